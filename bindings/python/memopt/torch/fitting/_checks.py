@@ -12,9 +12,9 @@ from ..optim._layout import is_sharded
 
 def check(model: torch.nn.Module, allow: Sequence[str]) -> None:
     """Raises for a model that cannot be planned, and for words that are not known."""
-    unknown = [name for name in allow if name not in ("8bit", "release")]
+    unknown = [name for name in allow if name not in ("stream", "8bit", "release")]
     if unknown:
-        raise ValueError("fit: allow=%r is not known; there are '8bit' and 'release'" % unknown[0])
+        raise ValueError("fit: allow=%r is not known; there are 'stream', '8bit' and 'release'" % unknown[0])
     for name, part in model.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule":
             raise NotImplementedError("fit: module %r is compiled; pass the model before torch.compile" % name)

@@ -12,7 +12,9 @@ import torch
 from ... import errors
 from ..._interrupt import Interruptible
 from ...sizes import Size, format_size, parse_size
+from ..streaming import WeightStream
 from ._apply import Applied
+from ._arenas import words_of
 from ._checks import check
 from ._planned import Planned
 from ._planning import Planning, Step
@@ -51,7 +53,9 @@ def fit(
     the planned one is right, too: what the plan does not know is kept, and a warning says so.
 
     LimitReachedError gives the least budget and what sets it; a later forward may raise it, too. `allow` names
-    what may be done below that although it alters training: "8bit", the states of an AdamW, Adam, Lion or SGD of
+    what may be done then although it alters the model or training: "stream", frozen weights of the model's repeated
+    layers stream from host memory, see :func:`stream_weights`, where the budget asks for it or where that is quicker
+    than to run things again: bits stay the same, and `fit.stream` is what it gives; below the least, "8bit", the states of an AdamW, Adam, Lion or SGD of
     this package are in 8 bits from then on; "release", see :func:`release_gradients`, which then is `fit.release`.
     Clipping by all gradients and accumulating end with it.
     """
@@ -98,8 +102,13 @@ class Fit(Planning):
 
     @property
     def host_bytes(self) -> int:
-        """What it takes of the host by the plan."""
-        return self._now.host
+        """What it takes of the host by the plan, streamed weights included."""
+        return self._now.host + int(self._streaming.facts.get("weights", 0))
+
+    @property
+    def stream(self) -> Optional[WeightStream]:
+        """What stream_weights() gave, where that was allowed and chosen."""
+        return self._streaming.stream
 
     @property
     def choices(self) -> List[Tuple[str, str]]:
@@ -124,6 +133,7 @@ class Fit(Planning):
     def remove(self) -> None:
         """The model trains as before."""
         self._applied.remove()
+        self._streaming.remove()
         if self._hook is not None:
             self._hook.remove()
         if self.release is not None:
@@ -139,6 +149,7 @@ class Fit(Planning):
             ("on the host", format_size(self.host_bytes)),
             ("more time", "%.3g ms planned, %.3g ms measured" % (1e3 * self.seconds, 1e3 * self.measured_seconds)),
             ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
+            *([("streams", words_of(self._streaming.facts))] if self._streaming.facts else []),
             *self.choices,
         ]
         width = max(len(first) for first, _ in rows)
@@ -149,7 +160,8 @@ class Fit(Planning):
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the plans as JSON; :meth:`load` applies them to a model of the same code."""
         plans = {key: planned.facts() for key, planned in self._plans.items() if planned is not None}
-        facts = {"format": FORMAT, "budget": self.budget, "host": self._host, "measured": self.measured}
+        facts: Dict[str, Any] = {"format": FORMAT, "budget": self.budget, "host": self._host, "measured": self.measured}
+        facts["streams"] = self._streaming.facts
         with open(path, "w", encoding="utf-8") as file:
             json.dump({**facts, "margin": self._margin, "plans": plans}, file, indent=1)
 
@@ -163,6 +175,7 @@ class Fit(Planning):
         made = cls(model, None, None, found["budget"], found["host"])
         made.measured, made._margin = found["measured"], found["margin"]
         try:
+            made._streaming.load(found["streams"])
             for key, facts in found["plans"].items():
                 made._plans[key] = made._now = Planned(**facts)
                 made._applied.use(made._now.spec)

@@ -14,14 +14,18 @@ from ...sizes import format_size
 from .._native import shares_memory
 from ..optim._release import GradientRelease, release_gradients
 from ._choices import Planner, choices_of
-from ._costs import link_speed, own_seconds
+from ._costs import CARD, Costs, link_speed, own_seconds
 from ._planned import KINDS, Planned, spec_of
 from ._refusal import at_peak, left_out
 from ._runs import Runs, Tried
+from ._streaming import Streaming
+from ._streams import Streamed
 from ._states import bytes_in_8bit, may_be_8bit, state_bytes, to_8bit
 
 #: So many plans are measured; one that uses this part of the budget is enough.
 MOST_CORRECTIONS, ENOUGH = 6, 0.985
+#: Of models without values.
+NOT_TRIED = Tried({}, set(), Costs(CARD))
 Step = Callable[[], Any]
 
 
@@ -39,6 +43,7 @@ class Planning:
         self._host, self._allow = host, allow
         self._model, self._optimizer = model, getattr(optimizer, "optimizer", optimizer)
         self._runs = Runs(model, method)
+        self._streaming = Streaming(self)
         self._plans: Dict[str, Optional[Planned]] = {}
         self._now = Planned(None, 0, 0, 0, (), False, 0)
         self._key = ""
@@ -52,7 +57,8 @@ class Planning:
     def _plan(self, step: Step) -> Planned:
         """Records a step and plans it."""
         with self._only_backward():
-            tried = self._tried.get(self._key) or self._runs.try_forward(step)
+            virtual = self._runs.is_virtual()
+            tried = self._tried.get(self._key) or (NOT_TRIED if virtual else self._runs.try_forward(step))
             self._tried[self._key] = tried
             planner = self._planner(step, tried)
             planned = Planned(None, 0, 0, 0, (), planner.tape.gradients, 0)
@@ -60,9 +66,13 @@ class Planning:
             try:
                 self._solve(planned)
             except errors.LimitReachedError as error:
-                self._solve_otherwise(planned, step, error)
+                self._solve_below(planned, step, error)
+            else:
+                if "stream" in self._allow:
+                    self._streaming.if_quicker(planned, step)
+            self._streaming.begin(planned)
             self._plans[self._key] = self._now = planned
-            if self.measured is None:
+            if self.measured is None and not virtual:
                 self._correct(planned, step)
         return planned
 
@@ -108,9 +118,30 @@ class Planning:
                 unit.why = "changes an attribute of its own"
         device = self._runs.device()
         link = None if self._host is None or shares_memory(device) else link_speed(device)
+        streamed = Streamed(self._model, self._runs.would)
         parts = dict(self._model.named_modules())
         sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in tried.moving.items()}
-        return Planner(tape, tape.fixed, choices_of(tape, sizes, device.type, link))
+        choices = [c for c in choices_of(tape, sizes, device.type, link) if not streamed.crosses(tape, c)]
+        return Planner(tape, tape.fixed, choices)
+
+    def _solve_below(self, planned: Planned, step: Step, error: errors.LimitReachedError) -> None:
+        """By layers that stream, where that is allowed, since bits stay the same; then by other things."""
+        before = planned.planner
+        assert before is not None and planned.tried is not None
+        try:
+            if "stream" in self._allow and self._streaming.could():
+                self._streaming.use(True)
+                planned.planner = self._planner(step, planned.tried)
+                try:
+                    self._solve(planned)
+                    return
+                except errors.LimitReachedError as again:
+                    error = again
+            self._solve_otherwise(planned, step, error)
+        except BaseException:
+            self._streaming.use(False)
+            planned.planner = before
+            raise
 
     def _solve_otherwise(self, planned: Planned, step: Step, error: errors.LimitReachedError) -> None:
         """Below the floor: by what `allow` names. What it does not name, and would help, the error tells."""
@@ -130,6 +161,13 @@ class Planning:
                     error = again
             else:
                 hints["8bit"] = states - smaller
+            if "stream" not in self._allow and before is not None and self._streaming.could():
+                assert planned.tried is not None
+                self._streaming.use(True)
+                with_streams = self._planner(step, planned.tried)
+                least = with_streams.solve(0).peak + self._streaming.least_bytes
+                self._streaming.use(False)
+                hints["stream"] = max(before.solve(0).peak - least, 0)
             if not gradients:
                 self._runs.releases = True
                 lower = self._solve_released(planned, step)
@@ -161,6 +199,7 @@ class Planning:
         """Chooses what holds the budget."""
         planner, beside, host = planned.planner, self._states + self._margin, self._host or 0
         assert planner is not None and planned.tried is not None
+        planner, host = self._streaming.placed(planner, self.budget - beside, host)
         try:
             plan = planner.solve(max(self.budget - beside, 1), host)
         except errors.LimitReachedError as error:
@@ -173,7 +212,7 @@ class Planning:
             ) from error
         planned.spec = spec_of(planner.tape, plan, planned.tried.moving)
         planned.choices = [(KINDS[choice.kind], choice.name) for choice in plan.choices]
-        planned.plain = planner.replay(()).peak_bytes + self._states
+        planned.plain = planner.replay(()).peak_bytes + self._states + self._streaming.off
         planned.peak, planned.host, planned.states = plan.peak + self._states, plan.host, self._states
         hooks = own_seconds().saved * planner.tape.units[0].end if plan.choices else 0.0
         planned.seconds = plan.seconds + hooks

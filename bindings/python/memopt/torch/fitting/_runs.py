@@ -8,9 +8,8 @@ steps in backward) see nothing of it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -22,7 +21,9 @@ from torch._subclasses.fake_tensor import (
 
 from .._fakes import not_packed
 from .._live_bytes import LiveBytes
+from ..streaming._parts import Part
 from ._costs import Costs
+from ._streams import Streamed, bring, is_fake
 from ._tape import Tape, around_forwards, record, run, tensors_in
 
 #: What a step raises that needs values.
@@ -47,28 +48,36 @@ class Runs:
         self.model, self.method = model, method
         #: The parameters have gradients before the step; they are freed in backward.
         self.gradients = self.releases = False
+        #: A Candidate: layers that would stream.
+        self.would: Any = None
 
     def device(self) -> torch.device:
         """Of the model."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
+    def is_virtual(self) -> bool:
+        """Whether the model has no values: it is on the meta device, or made of fake tensors."""
+        return any(is_fake(p) or p.is_meta for p in self.model.parameters())
+
     def record(self, step: Callable[[], Any], costs: Costs) -> Tape:
         """The tape of a step."""
         recurrent = any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules())
-        if not recurrent or self.device().type != "cpu":  # there fakes take other operations
+        streamed = Streamed(self.model, self.would)
+        if streamed.has_fakes and (not recurrent or self.device().type != "cpu"):  # there fakes take other operations
             mode, random = FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[])
             try:
-                with self._unchanged(), mode, self._stand_ins(_fake_of), not_packed(), random:
-                    return record(self.model, step, self.method, costs)
+                with self._unchanged(), mode, self._stand_ins(_fake_of, streamed), not_packed(), random:
+                    nbytes = streamed.arenas + streamed.absent
+                    return record(self.model, step, self.method, costs, streamed.is_weight, nbytes)
             except REFUSALS:  # it needs values
                 pass
-        with self._unchanged(), self._stand_ins(_alias_of):
-            return record(self.model, step, self.method, costs)
+        with self._unchanged(), self._stand_ins(_alias_of, streamed):
+            return record(self.model, step, self.method, costs, streamed.is_weight, streamed.arenas)
 
     def measure(self, step: Callable[[], Any]) -> int:
         """The most bytes that live in a real step beside weights and buffers, kernels' own included."""
-        device = self.device()
-        with self._unchanged(), self._stand_ins(_alias_of):
+        device, streamed = self.device(), Streamed(self.model)
+        with self._unchanged(), self._stand_ins(_alias_of, streamed):
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
                 before: int = torch.cuda.memory_allocated(device)
@@ -81,7 +90,7 @@ class Runs:
                 if count is not None:
                     run(step, lambda backward, losses: backward())
                     return count()
-            with _Live([*self.model.parameters(), *self.model.buffers()]) as live:
+            with _Live([*self.model.parameters(), *self.model.buffers()], streamed) as live:
                 run(step, lambda backward, losses: backward())
             return int(live.peak)
 
@@ -89,18 +98,17 @@ class Runs:
         """Runs three forwards, which keep nothing for backward. Buffers are compared by contents: BatchNorm changes
         its averages without a version."""
         costs, kind = Costs(), self.device().type
-        around = functools.partial(around_forwards, self.model, method=self.method)
-        with self._unchanged(), self._stand_ins(_alias_of):
+        with self._unchanged(), self._stand_ins(_alias_of, Streamed(self.model)):
             with self._unchanged(), costs.operations(kind):
                 first = _losses(step)
-            with self._unchanged(), costs.forwards(kind, around):
+            with self._unchanged(), costs.forwards(kind, self._around):
                 _losses(step)
             parts = dict(self.model.named_modules())
             buffers = {
                 name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()
             }
             scalars = {name: _scalars(part) for name, part in parts.items()}
-            with costs.forwards(kind, around):
+            with costs.forwards(kind, self._around):
                 again = _losses(step)
             if len(first) != len(again) or not all(map(_same, first, again)):
                 raise ValueError(
@@ -115,6 +123,15 @@ class Runs:
                     moving[name] = names
             counting = {name for name, before in scalars.items() if _scalars(parts[name]) != before}
             return Tried(moving, counting, costs)
+
+    def _around(self, call: Callable[..., Any]) -> Any:
+        """Around forwards; the time of copies is no module's own."""
+
+        def called(name: str, module: torch.nn.Module, *given: Any) -> Any:
+            bring(module)
+            return call(name, module, *given)
+
+        return around_forwards(self.model, called, self.method)
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -147,8 +164,10 @@ class Runs:
                 module.__dict__.update(values)
 
     @contextlib.contextmanager
-    def _stand_ins(self, make: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-        """Meanwhile others are in the places of parameters and buffers; shared ones stay shared."""
+    def _stand_ins(self, make: Callable[..., torch.Tensor], streamed: Streamed) -> Iterator[None]:
+        """Meanwhile others are in the places of parameters and buffers; shared ones stay shared. Those that stream
+        have fakes or none."""
+        rests = make is _fake_of
         places: List[Tuple[Any, Any, torch.Tensor]] = []
         for module in self.model.modules():
             for tensors in (module._parameters, module._buffers):
@@ -157,16 +176,22 @@ class Runs:
             places += [(flat, i, t) for i, t in enumerate(flat) if t is not None]
         known: Dict[int, torch.Tensor] = {}
         for _, _, tensor in places:
-            if id(tensor) not in known:
-                known[id(tensor)] = made = make(tensor)
+            part = streamed.there.get(id(tensor))
+            if part is not None and not rests:
+                known[id(tensor)] = tensor
+            elif id(tensor) not in known:
+                known[id(tensor)] = made = make(tensor, part)
+                if part is not None or id(tensor) in streamed.would:
+                    streamed.standing.add(made.untyped_storage()._cdata)
                 if made.requires_grad and made.is_leaf:
-                    made.grad = torch.zeros_like(made) if self.gradients else None
-                    if self.releases:
+                    made.grad = torch.zeros_like(made) if self.gradients and part is None else None
+                    if self.releases or part is not None:
                         made.register_post_accumulate_grad_hook(_release)  # type: ignore[no-untyped-call]
         try:
-            for owner, name, tensor in places:
-                owner[name] = known[id(tensor)]
-            yield
+            with streamed.trial(rests):
+                for owner, name, tensor in places:
+                    owner[name] = known[id(tensor)]
+                yield
         finally:
             for owner, name, tensor in places:
                 owner[name] = tensor
@@ -176,14 +201,15 @@ def _release(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def _fake_of(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+def _fake_of(tensor: torch.Tensor, part: Optional[Part]) -> torch.Tensor:
+    stride, device = (tensor.stride() if part is None else part.stride), tensor.device
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu" if tensor.is_meta else device)
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made
 
 
-def _alias_of(tensor: torch.Tensor) -> torch.Tensor:
+def _alias_of(tensor: torch.Tensor, part: Optional[Part]) -> torch.Tensor:
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     return tensor
@@ -235,10 +261,17 @@ def _allocations() -> Iterator[Optional[Callable[[], int]]]:
 
 
 class _Live(LiveBytes):  # type: ignore[no-untyped-call]
-    """What the step brings along does not count, nor do views of it."""
+    """What the step brings along does not count, nor do views of it, nor streamed weights."""
+
+    def __init__(self, known: Iterable[torch.Tensor], streamed: Streamed) -> None:
+        self._streamed = streamed
+        super().__init__(known)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         for tensor in tensors_in((args, kwargs or {})):
             if tensor.layout is torch.strided:
                 self._note(tensor, count=False)
         return super().__torch_dispatch__(function, types, args, kwargs)
+
+    def _note(self, tensor: torch.Tensor, count: bool) -> None:
+        super()._note(tensor, count and not self._streamed.is_weight(tensor))
