@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Steps within budgets: mt.fit() beside the plain step, torch's checkpoint on every block, and offloading all.
+"""Steps within budgets: mt.fit() beside the plain step, torch's checkpoint on every block, offloading all, and
+torch.compile with an activation_memory_budget.
 
     MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
-        python tests/bench/torch_fit.py [--budgets 20] [--rounds 7] [--threads 2]
+        python tests/bench/torch_fit.py [--budgets 20 | --compiled] [--rounds 7] [--threads 2] [--only NAME]
 
 With --budgets, so many budgets of each model, from the floor, the least that fit() can do, to what the plain step
 takes: whether torch's profiler sees a higher peak than the budget, how much of it is used, and whether loss,
 gradients and buffers are the same bits. Peaks are bytes of allocations, with weights and the batch.
+
+With --compiled, torch.compile as it is and with parts of its budget, each beside fit() without compile at the same
+peak. Kernels that are fused are faster, so each is to be compared with its own plain step.
 
 Without, times: each model is there once for each row, and a round runs one step of each, so that a disturbance of
 the machine meets all alike; what counts is each row's best round. It reports and never fails on a time.
@@ -39,6 +43,8 @@ TIMED = {
     "ResNet with BatchNorm, 5 blocks of 32": lambda: fit_models.resnet(width=32, size=32, batch=8),
 }
 PARTS = (0.1, 0.3, 0.5, 0.7)
+#: What torch.compile is given as activation_memory_budget; 1 is what it does by itself.
+COMPILED = (1.0, 0.5, 0.2, 0.0)
 MIB = 2.0**20
 
 
@@ -171,27 +177,59 @@ def rows_of(make):
     return rows
 
 
-def times(rounds):
+def compiled_rows_of(make):
+    """The same of torch.compile in its budgets, and of fit() at the peak of each."""
+    model, step = make()
+    rows = [("plain", peak_of(model, step, batch_of(step)), step, None, model)]
+    least = floor_of(make)
+    for part in COMPILED:
+        model, step = make()
+        model.compile()
+        with torch._functorch.config.patch(activation_memory_budget=part):
+            step().backward()  # compiles
+        model.zero_grad()
+        peak = peak_of(model, step, batch_of(step))
+        rows.append(("compiled, %.1f" % part, peak, step, None, model))
+        if part < 1 and peak >= least:
+            model, step, fit = fitted(make, peak)
+            rows.append(("fit, the same bytes", peak_of(model, step, batch_of(step)), step, fit, model))
+        elif part < 1:
+            rows.append(("fit: its floor is %.2f MiB" % (least / MIB), 0, None, None, None))
+    return rows
+
+
+def timed(rows, rounds):
+    """Each row's best round, and the best of what fit() ran and made again in it."""
+    best, inside = [float("inf")] * len(rows), [float("inf")] * len(rows)
+    for _ in range(rounds):
+        for i, (_, _, step, fit, model) in enumerate(rows):
+            if step is None:
+                continue
+            start = time.perf_counter()
+            loss = step()
+            loss.backward()
+            best[i] = min(best[i], time.perf_counter() - start)
+            inside[i] = min(inside[i], 0.0 if fit is None else fit.measured_seconds)
+            del loss
+            model.zero_grad()
+    return best, inside
+
+
+def times(rounds, only, rows_of):
     for title, make in TIMED.items():
+        if only not in title:
+            continue
         rows = rows_of(make)
-        best, inside = [float("inf")] * len(rows), [float("inf")] * len(rows)
-        for _ in range(rounds):
-            for i, (_, _, step, fit, model) in enumerate(rows):
-                if step is None:
-                    continue
-                start = time.perf_counter()
-                loss = step()
-                loss.backward()
-                best[i] = min(best[i], time.perf_counter() - start)
-                inside[i] = min(inside[i], 0.0 if fit is None else fit.measured_seconds)
-                del loss
-                model.zero_grad()
+        best, inside = timed(rows, rounds)
+        own = best[0]  # the plain step of the same kind
         print("\n| %s | peak, MiB | step, ms | time ÷ plain | planned | of it measured, planned, ms |" % title)
         print("|---|---|---|---|---|---|")
         for (name, peak, step, fit, _), seconds, again in zip(rows, best, inside):
             said = [""] * 5
+            own = seconds if name == "compiled, 1.0" else own
+            plain = own if name.startswith("compiled") else best[0]
             if step is not None:
-                said = ["%.2f" % (peak / MIB), "%.1f" % (seconds * 1e3), "%.3f" % (seconds / best[0]), "", ""]
+                said = ["%.2f" % (peak / MIB), "%.1f" % (seconds * 1e3), "%.3f" % (seconds / plain), "", ""]
             if fit is not None:
                 said[3:] = "%.3f" % (1 + fit.seconds / best[0]), "%.1f, %.1f" % (again * 1e3, fit.seconds * 1e3)
             print("| %s | %s |" % (name, " | ".join(said)), flush=True)
@@ -200,6 +238,8 @@ def times(rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--budgets", type=int, help="check so many budgets of each model")
+    parser.add_argument("--compiled", action="store_true", help="times beside torch.compile")
+    parser.add_argument("--only", default="", help="times of models whose title has this")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -208,7 +248,7 @@ def main():
     if arguments.budgets:
         budgets(arguments.budgets)
     else:
-        times(arguments.rounds)
+        times(arguments.rounds, arguments.only, compiled_rows_of if arguments.compiled else rows_of)
 
 
 if __name__ == "__main__":

@@ -190,6 +190,21 @@ TEST(a_step_that_fails_changes_nothing)
     }
 }
 
+TEST(one_memory_for_device_and_host)
+{
+    options o = budget_options(0);
+    outcome plain = run(&o);
+    o.unified = 1;
+    uint64_t floor = floor_of(o); /* without the host there is no lower one */
+    o.budget = floor + (plain.memory.exact_peak - floor) / 4;
+    outcome held = run(&o);
+    assert_true(held.memory.exact_peak <= o.budget && held.plan.recomputed > 0);
+    assert_int_equal(held.plan.sent + held.plan.host + held.memory.pinned_peak, 0);
+    assert_same_bytes(&held.weights, &plain.weights);
+    free(held.weights.data);
+    free(plain.weights.data);
+}
+
 TEST(a_budget_below_the_floor_is_refused)
 {
     options o = budget_options(0);

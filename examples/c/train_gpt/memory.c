@@ -16,6 +16,7 @@ memopt_status memory_open(memory *m, const options *o)
     device.stream_order =
         o->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
     device.seed = o->seed;
+    device.unified = m->unified = o->unified;
     TRY(memopt_device_open("cpu", &device, &m->device));
 
     memopt_status status = memopt_allocator_create(m->device, o->allocator, NULL, &m->allocator);

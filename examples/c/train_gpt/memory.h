@@ -23,6 +23,7 @@ typedef struct memory {
     memopt_offloader *store;     /* of weights that stream; NULL where none do, as the next */
     memopt_streamer *streamer;   /* made with the parameters */
     tape *tape;                  /* not NULL: this is a rehearsal (tape.h) */
+    uint32_t unified;            /* the host's memory is the device's */
     memopt_tag workspace;        /* the tag of short-lived scratch memory */
 } memory;
 

@@ -75,6 +75,9 @@ static const option table[] = {
     {"Memory", SECTION, 0, 0, 0, NULL, NULL, NULL},
     {"capacity", SIZE, AT(capacity), 0, 0, NULL, "SIZE",
      "memory of the device, such as 256MiB (the machine's)"},
+    {"unified", CHOICE, AT(unified), 0, 0, on_off, "on|off",
+     "the device's memory is the host's own (off): what goes to the\n"
+     "host would free nothing, and stays"},
     {"dtype", CHOICE, AT(dtype), 0, 0, dtypes, "fp32|bf16|fp16",
      "type of weights, gradients and activations (fp32)"},
     {"master", CHOICE, AT(master), 0, 0, on_off, "on|off",
@@ -266,6 +269,8 @@ static options_result check_together(const options *o)
         return wrong("%s does not go with %s", "--ranks", "--demo");
     if (o->save_every && !o->save)
         return wrong("%s needs %s", "--save-every", "--save FILE");
+    if (o->unified && o->stream)
+        return wrong("%s would free nothing with %s", "--stream-weights", "--unified on");
     if (o->budget && (o->checkpoint || o->offload || o->check != MEMOPT_CHECK_NONE))
         return wrong("%s plans what to recompute and to offload: leave out %s", "--budget",
                      "--checkpoint, --offload and --check");

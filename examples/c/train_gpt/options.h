@@ -31,6 +31,7 @@ typedef struct options {
     uint32_t check;      /* a memopt_region_check_mode */
     const char *allocator; /* configuration string */
     uint64_t capacity;     /* of the device; 0: the machine's memory */
+    uint32_t unified;      /* 1: the device's memory is the host's own */
     uint64_t host_limit;   /* most page-locked host bytes; 0: no limit */
     double init_scale;     /* first loss scale (fp16); 0: the library's default */
     uint32_t scale_growth; /* clean steps before the loss scale grows; 0: the default */

@@ -12,7 +12,7 @@ memopt_status saved_create(memory *m, memopt_dtype dtype, uint64_t count, saved 
 void saved_keep(memory *m, saved *value)
 {
     if (m->tape)
-        value->ticket = tape_pack(m->tape, value->tensor.data, &value->away);
+        value->ticket = tape_pack(m->tape, value->tensor.data, m->unified ? NULL : &value->away);
 }
 
 memopt_status saved_send(memory *m, saved *value)

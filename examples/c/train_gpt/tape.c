@@ -117,7 +117,8 @@ uint64_t tape_pack(tape *t, const void *block, uint32_t *away)
     if (t->status != MEMOPT_OK)
         return 0;
     choice.seconds = 2.0 * OPERATIONS_PER_BYTE * (double)t->bytes[storage]; /* there and back */
-    write_choice(t, &choice, away);
+    if (away)
+        write_choice(t, &choice, away);
     write_event(t, MEMOPT_FIT_PACK, t->packs++, storage);
     return t->packs;
 }

@@ -34,7 +34,7 @@ void *tape_birth(tape *t, uint64_t bytes, const char *what);
 void tape_death(tape *t, const void *block);
 
 /* Backward needs a block: its number, for the two calls of backward. *away is set to 1 if the plan sends
- * the block to the host in between. */
+ * the block to the host in between; NULL: it stays. */
 uint64_t tape_pack(tape *t, const void *block, uint32_t *away);
 void tape_unpack(tape *t, uint64_t pack);
 void tape_release(tape *t, uint64_t pack);

@@ -123,6 +123,13 @@ class Group:
         self.kill()
 
 
+def meet() -> None:
+    """Waits for the other processes, as long as an answer may take: before collectives, where their times differ."""
+    import torch.distributed as dist
+
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=ANSWER_LIMIT))
+
+
 def mesh_of(backend: str) -> Any:
     """A mesh of all processes."""
     import torch.distributed as dist

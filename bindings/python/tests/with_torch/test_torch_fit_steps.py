@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import memopt
 import memopt.torch as mt
-from distributed_support import Group
+from distributed_support import Group, meet
 from memopt.torch._live_bytes import LiveBytes
 
 
@@ -346,15 +346,23 @@ def test_lightning(tmp_path):
 
 
 def in_ddp(rank):
-    """Each process plans for itself: before DDP, or within its forward."""
+    """Each process plans for itself: before DDP, or within its forward. Plans take one process longer than the other,
+    seconds on a busy machine, so they meet before a collective, whose limit is short."""
     model = models.Scored()
     x = torch.randn(64, 32, generator=torch.Generator().manual_seed(rank))
     whole = torch.nn.parallel.DistributedDataParallel(model)
-    expected = results(whole, lambda: whole(x))
+
+    def forward():
+        loss = whole(x)
+        meet()
+        return loss
+
+    expected = results(whole, forward)
     found = []
     for step in (lambda: model(x), None):
         fit = mt.fit(model, None, step, budget="700KiB")
-        found.append(same(results(whole, lambda: whole(x)), expected))
+        meet()
+        found.append(same(results(whole, forward), expected))
         fit.remove()
         found.append(bool(fit.choices))
     return found

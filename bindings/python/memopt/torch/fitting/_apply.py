@@ -24,18 +24,20 @@ from .._packer import Packer, keep
 from .._store import Options
 from ..checkpointing import checkpoint
 from ._costs import Spent
+from ._loss import Logits
 from ._recipes import Part, Recipe, look, note, noted, of_graph
 from ._streams import brought
 from ._tape import is_whole
 
-NOTHING: Dict[str, Any] = {"modules": {}, "within": {}, "again": [], "graph": [], "host": []}
+NOTHING: Dict[str, Any] = {"modules": {}, "within": {}, "again": [], "graph": [], "host": [], "loss": ""}
 
 
 class Applied:
     """Plans at work on a model: `spec_of` gives the one for a call's arguments, or None.
 
     A spec is plain data: {"modules": {name: [begin, end, [buffers]]}, "within": {name of a module in one of those:
-    [buffers]}, "again": [names], "graph": [[number, look]], "host": [[number, look]]}.
+    [buffers]}, "again": [names], "graph": [[number, look]], "host": [[number, look]], "loss": name of the Linear
+    whose logits are never whole, or ""}.
     """
 
     def __init__(self, model: torch.nn.Module, method: str, host_limit: int, spec_of: Callable[..., Any]) -> None:
@@ -53,7 +55,7 @@ class Applied:
         if spec is self.spec:
             return
         modules = dict(self.model.named_modules())
-        for name in [*spec["modules"], *spec["within"], *spec["again"]]:
+        for name in [*spec["modules"], *spec["within"], *spec["again"], *filter(None, [spec["loss"]])]:
             if name not in modules:
                 raise ValueError("fit: the model has no module %r, which the plan names" % name)
             if name not in self.calls:
@@ -121,6 +123,11 @@ class Applied:
                 stacklevel=2,
             )
 
+    def whole(self, what: str) -> None:
+        """Logits were not to be whole."""
+        if what and not self.lost:
+            self.lose("%s needs all of what %s gives" % (what, self.spec["loss"]))
+
     # --- forward ---
 
     def forward(self, call: ForwardCall, args: Any, kwargs: Any) -> Any:
@@ -150,6 +157,9 @@ class Applied:
             return self._run_again(name, function, args, kwargs)
         if not self.running or self.inside:  # it runs again, or within another one
             return call.function(*args, **kwargs)
+        if name == self.spec["loss"]:
+            linear: Any = call.module()
+            return Logits(linear, self.whole, *args, **kwargs)
         if name in self.spec["modules"]:
             result = self._checkpointed(name, function, args, kwargs)
         else:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Sequence
-
 import torch
 
 from .._forward_call import ForwardCall
 from ..optim._layout import is_sharded
 
 
-def check(model: torch.nn.Module, allow: Sequence[str]) -> None:
-    """Raises for a model that cannot be planned, and for words that are not known."""
-    unknown = [name for name in allow if name not in ("stream", "8bit", "release")]
-    if unknown:
-        raise ValueError("fit: allow=%r is not known; there are 'stream', '8bit' and 'release'" % unknown[0])
+def check(model: torch.nn.Module) -> None:
+    """Raises for a model that cannot be planned."""
     for name, part in model.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule":
             raise NotImplementedError("fit: module %r is compiled; pass the model before torch.compile" % name)

@@ -16,8 +16,10 @@ from ..streaming import WeightStream
 from ._apply import Applied
 from ._arenas import words_of
 from ._checks import check
+from ._otherwise import apply
 from ._planned import Planned
 from ._planning import Planning, Step
+from ._runs import Variant
 from ._tape import tensors_in
 
 FORMAT = 3
@@ -53,13 +55,18 @@ def fit(
     the planned one is right, too: what the plan does not know is kept, and a warning says so.
 
     LimitReachedError gives the least budget and what sets it; a later forward may raise it, too. `allow` names
-    what may be done then although it alters the model or training: "stream", frozen weights of the model's repeated
-    layers stream from host memory, see :func:`stream_weights`, where the budget asks for it or where that is quicker
-    than to run things again: bits stay the same, and `fit.stream` is what it gives; below the least, "8bit", the states of an AdamW, Adam, Lion or SGD of
-    this package are in 8 bits from then on; "release", see :func:`release_gradients`, which then is `fit.release`.
-    Clipping by all gradients and accumulating end with it.
+    what may be done although it alters the model, training or the optimizer. "stream", where the budget asks for it
+    or where that is quicker than to run things again: frozen weights of repeated layers stream from host memory as
+    by :func:`stream_weights`, which gives `fit.stream`; bits stay the same. Others below the least budget, the fewest
+    that hold it:
+    "chunked_loss", the cross-entropy of a last Linear's results is made by pieces of tokens, and logits are never
+    whole (last bits of loss and gradients differ); of an optimizer of this package: "host", its states are in host
+    memory, as with `paged=True`; "8bit", those of an AdamW, Adam, Lion or SGD are in 8 bits; "split", weights of 32
+    bits are bf16, and states have the other bits, as with `split_weights=16`; "release", see
+    :func:`release_gradients`, which then is `fit.release`: clipping by all gradients and accumulating end with it.
+    What the optimizer has become stays after remove().
     """
-    check(model, allow)
+    check(model)
     made, limits = None, (parse_size(budget), None if host is None else parse_size(host))
     try:
         with Interruptible(patience=1):  # torch ends the process where a mode's function raises in C++'s "noexcept"
@@ -150,6 +157,7 @@ class Fit(Planning):
             ("more time", "%.3g ms planned, %.3g ms measured" % (1e3 * self.seconds, 1e3 * self.measured_seconds)),
             ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
             *([("streams", words_of(self._streaming.facts))] if self._streaming.facts else []),
+            *(("allowed", "%s: %s" % both) for both in self.done.items()),
             *self.choices,
         ]
         width = max(len(first) for first, _ in rows)
@@ -163,18 +171,24 @@ class Fit(Planning):
         facts: Dict[str, Any] = {"format": FORMAT, "budget": self.budget, "host": self._host, "measured": self.measured}
         facts["streams"] = self._streaming.facts
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({**facts, "margin": self._margin, "plans": plans}, file, indent=1)
+            json.dump({**facts, "margin": self._margin, "done": self.done, "plans": plans}, file, indent=1)
 
     @classmethod
-    def load(cls, path: Union[str, "os.PathLike[str]"], model: torch.nn.Module) -> "Fit":
-        """Applies saved plans; nothing is measured. Other shapes are planned as without a step."""
+    def load(cls, path: Union[str, "os.PathLike[str]"], model: torch.nn.Module, optimizer: Any = None) -> "Fit":
+        """Applies saved plans; nothing is measured. Other shapes are planned as without a step. Where `allow` was
+        needed for more than the loss, the optimizer becomes what that one had become."""
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError("fit: %s is not a plan of format %d" % (os.fspath(path), FORMAT))
-        made = cls(model, None, None, found["budget"], found["host"])
-        made.measured, made._margin = found["measured"], found["margin"]
+        done = found["done"]
+        if optimizer is None and done.keys() - {"chunked_loss"}:
+            raise ValueError("fit: the plan is for an optimizer with %s; pass it" % ", ".join(done.values()))
+        made = cls(model, optimizer, None, found["budget"], found["host"])
+        made.measured, made._margin, made.done = found["measured"], found["margin"], done
+        made._runs.variant = Variant(done.get("chunked_loss", ""), "release" in done, "split" in done)
         try:
+            apply(done, made._optimizer, made)
             made._streaming.load(found["streams"])
             for key, facts in found["plans"].items():
                 made._plans[key] = made._now = Planned(**facts)
@@ -185,19 +199,19 @@ class Fit(Planning):
         return made
 
     @staticmethod
-    def for_trainer(budget: Size, host: Optional[Size] = None) -> Any:
+    def for_trainer(budget: Size, host: Optional[Size] = None, allow: Sequence[str] = ()) -> Any:
         """A callback for the Trainer of transformers, whose training takes at most `budget` bytes."""
         from ._frameworks import trainer_callback
 
-        return trainer_callback(lambda model, optimizer: fit(model, optimizer, budget=budget, host=host))
+        return trainer_callback(lambda model, optimizer: fit(model, optimizer, budget=budget, host=host, allow=allow))
 
     @staticmethod
-    def for_lightning(budget: Size, host: Optional[Size] = None) -> Any:
+    def for_lightning(budget: Size, host: Optional[Size] = None, allow: Sequence[str] = ()) -> Any:
         """A callback for Lightning's Trainer, with automatic optimization."""
         from ._frameworks import lightning_callback
 
         limits = parse_size(budget), None if host is None else parse_size(host)
-        return lightning_callback(lambda module, optimizer: Fit(module, optimizer, None, *limits, (), "training_step"))
+        return lightning_callback(lambda module, optimizer: Fit(module, optimizer, None, *limits, allow, "training_step"))
 
     # --- forwards ---
 

@@ -30,9 +30,9 @@ class Planned:
         return {name: value for name, value in vars(self).items() if name not in ("planner", "tried")}
 
 
-def spec_of(tape: Tape, plan: Plan, moving: Moving) -> Dict[str, Any]:
+def spec_of(tape: Tape, plan: Plan, moving: Moving, loss: str = "") -> Dict[str, Any]:
     """What Applied takes; plain data."""
-    spec: Dict[str, Any] = {"modules": {}, "within": {}, "again": [], "graph": [], "host": []}
+    spec: Dict[str, Any] = {"modules": {}, "within": {}, "again": [], "graph": [], "host": [], "loss": loss}
     chosen = {choice.module for choice in plan.choices if choice.kind == RECOMPUTE}
     looks = {pack.number: pack.look for pack in tape.packs}
     for choice in plan.choices:

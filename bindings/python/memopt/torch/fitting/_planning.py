@@ -12,15 +12,16 @@ import torch
 from ... import errors
 from ...sizes import format_size
 from .._native import shares_memory
-from ..optim._release import GradientRelease, release_gradients
+from ..optim._release import GradientRelease
 from ._choices import Planner, choices_of
 from ._costs import CARD, Costs, link_speed, own_seconds
+from ._otherwise import ALLOWED, Otherwise
 from ._planned import KINDS, Planned, spec_of
 from ._refusal import at_peak, left_out
 from ._runs import Runs, Tried
+from ._states import state_bytes
 from ._streaming import Streaming
 from ._streams import Streamed
-from ._states import bytes_in_8bit, may_be_8bit, state_bytes, to_8bit
 
 #: So many plans are measured; one that uses this part of the budget is enough.
 MOST_CORRECTIONS, ENOUGH = 6, 0.985
@@ -35,11 +36,17 @@ class Planning:
     def __init__(
         self, model: torch.nn.Module, optimizer: Any, budget: int, host: Optional[int], allow: Sequence[str], method: str
     ) -> None:
+        unknown = [name for name in allow if name not in ALLOWED]
+        if unknown:
+            known = ", ".join(map(repr, ALLOWED))
+            raise ValueError("fit: allow=%r is not known; there are %s" % (unknown[0], known))
         self.budget = budget
         #: What release_gradients() gave, where that was allowed and needed.
         self.release: Optional[GradientRelease] = None
         #: What the first step took that was measured, weights and states included; None: nothing was.
         self.measured: Optional[int] = None
+        #: What `allow` names and the budget asked for, and the layer or the states that it is about.
+        self.done: Dict[str, str] = {}
         self._host, self._allow = host, allow
         self._model, self._optimizer = model, getattr(optimizer, "optimizer", optimizer)
         self._runs = Runs(model, method)
@@ -66,7 +73,7 @@ class Planning:
             try:
                 self._solve(planned)
             except errors.LimitReachedError as error:
-                self._solve_below(planned, step, error)
+                Otherwise(self, planned, step).find(error)
             else:
                 if "stream" in self._allow:
                     self._streaming.if_quicker(planned, step)
@@ -124,77 +131,6 @@ class Planning:
         choices = [c for c in choices_of(tape, sizes, device.type, link) if not streamed.crosses(tape, c)]
         return Planner(tape, tape.fixed, choices)
 
-    def _solve_below(self, planned: Planned, step: Step, error: errors.LimitReachedError) -> None:
-        """By layers that stream, where that is allowed, since bits stay the same; then by other things."""
-        before = planned.planner
-        assert before is not None and planned.tried is not None
-        try:
-            if "stream" in self._allow and self._streaming.could():
-                self._streaming.use(True)
-                planned.planner = self._planner(step, planned.tried)
-                try:
-                    self._solve(planned)
-                    return
-                except errors.LimitReachedError as again:
-                    error = again
-            self._solve_otherwise(planned, step, error)
-        except BaseException:
-            self._streaming.use(False)
-            planned.planner = before
-            raise
-
-    def _solve_otherwise(self, planned: Planned, step: Step, error: errors.LimitReachedError) -> None:
-        """Below the floor: by what `allow` names. What it does not name, and would help, the error tells."""
-        hints: Dict[str, int] = {}
-        states, before, gradients = self._states, planned.planner, self._runs.releases or planned.gradients
-        smaller = bytes_in_8bit(self._model, self._optimizer) if may_be_8bit(self._optimizer) else states
-        eight, done = "8bit" in self._allow and smaller < states, False
-        try:
-            if eight:
-                self._states = smaller
-                try:
-                    self._solve(planned)
-                    to_8bit(self._optimizer)
-                    done = True
-                    return
-                except errors.LimitReachedError as again:
-                    error = again
-            else:
-                hints["8bit"] = states - smaller
-            if "stream" not in self._allow and before is not None and self._streaming.could():
-                assert planned.tried is not None
-                self._streaming.use(True)
-                with_streams = self._planner(step, planned.tried)
-                least = with_streams.solve(0).peak + self._streaming.least_bytes
-                self._streaming.use(False)
-                hints["stream"] = max(before.solve(0).peak - least, 0)
-            if not gradients:
-                self._runs.releases = True
-                lower = self._solve_released(planned, step)
-                if lower is None:
-                    if eight:
-                        to_8bit(self._optimizer)
-                    self.release, done = release_gradients(self._optimizer), True
-                    return
-                hints["release"] = lower
-        except errors.LimitReachedError as again:
-            error = again
-        finally:
-            if not done:
-                self._runs.releases, planned.planner, self._states = self._runs.releases and gradients, before, states
-        found = [". allow=(%r,) would lower the least by %s" % (name, format_size(n)) for name, n in hints.items() if n]
-        raise errors.LimitReachedError(error.status, str(error) + "".join(found)) from error
-
-    def _solve_released(self, planned: Planned, step: Step) -> Optional[int]:
-        """With gradients that are freed in backward; where that is not allowed, by how much it lowers the floor."""
-        before, host = planned.planner, self._host or 0
-        assert before is not None and planned.tried is not None
-        planned.planner = self._planner(step, planned.tried)
-        if "release" not in self._allow:
-            return int(before.solve(0, host).peak - planned.planner.solve(0, host).peak)
-        self._solve(planned)
-        return None
-
     def _solve(self, planned: Planned) -> None:
         """Chooses what holds the budget."""
         planner, beside, host = planned.planner, self._states + self._margin, self._host or 0
@@ -210,7 +146,7 @@ class Planning:
                 % (format_size(self.budget), format_size(floor.peak + beside), format_size(fixed),
                    at_peak(planner.tape, planner.replay(floor.chosen)), left_out(planner.tape)),
             ) from error
-        planned.spec = spec_of(planner.tape, plan, planned.tried.moving)
+        planned.spec = spec_of(planner.tape, plan, planned.tried.moving, self._runs.variant.chunked)
         planned.choices = [(KINDS[choice.kind], choice.name) for choice in plan.choices]
         planned.plain = planner.replay(()).peak_bytes + self._states + self._streaming.off
         planned.peak, planned.host, planned.states = plan.peak + self._states, plan.host, self._states

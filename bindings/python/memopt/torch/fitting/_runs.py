@@ -22,8 +22,9 @@ from torch._subclasses.fake_tensor import (
 from .._fakes import not_packed
 from .._live_bytes import LiveBytes
 from ..streaming._parts import Part
-from ._costs import Costs
-from ._streams import Streamed, bring, is_fake
+from ._costs import Costs, dropping
+from ._loss import chunked
+from ._streams import Streamed, bring
 from ._tape import Tape, around_forwards, record, run, tensors_in
 
 #: What a step raises that needs values.
@@ -41,13 +42,32 @@ class Tried(NamedTuple):
     costs: Costs
 
 
+class Variant(NamedTuple):
+    """What is recorded in place of the step as it is."""
+
+    #: The Linear whose cross-entropy is made in pieces; "": none.
+    chunked: str = ""
+    #: Gradients are freed in backward, and weights of 32 bits have 16.
+    releases: bool = False
+    split: bool = False
+
+
+class NotRecordedError(RuntimeError):
+    """A variant cannot be recorded: which, and why."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+
+
 class Runs:
     """A model's steps. `method`: what is called once in a step, "forward" or Lightning's "training_step"."""
 
     def __init__(self, model: torch.nn.Module, method: str) -> None:
         self.model, self.method = model, method
-        #: The parameters have gradients before the step; they are freed in backward.
-        self.gradients = self.releases = False
+        #: The parameters have gradients before the step.
+        self.gradients = False
+        self.variant = Variant()
         #: A Candidate: layers that would stream.
         self.would: Any = None
 
@@ -56,23 +76,43 @@ class Runs:
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def is_virtual(self) -> bool:
-        """Whether the model has no values: it is on the meta device, or made of fake tensors."""
-        return any(is_fake(p) or p.is_meta for p in self.model.parameters())
+        """Whether the model has no values: it is on the meta device."""
+        return any(p.is_meta for p in self.model.parameters())
 
     def record(self, step: Callable[[], Any], costs: Costs) -> Tape:
         """The tape of a step."""
+        if self.variant.split:  # fakes may take weights of 16 bits where kernels do not
+            try:
+                with self._unchanged(), self._stand_ins(_alias_of, Streamed(self.model)), dropping():
+                    _losses(step)
+            except RuntimeError as error:
+                raise NotRecordedError("split", "with weights in bf16 the step raises: %s" % error) from error
         recurrent = any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules())
         streamed = Streamed(self.model, self.would)
         if streamed.has_fakes and (not recurrent or self.device().type != "cpu"):  # there fakes take other operations
             mode, random = FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[])
             try:
                 with self._unchanged(), mode, self._stand_ins(_fake_of, streamed), not_packed(), random:
-                    nbytes = streamed.arenas + streamed.absent
-                    return record(self.model, step, self.method, costs, streamed.is_weight, nbytes)
+                    return self._record(step, costs, streamed, streamed.arenas + streamed.absent)
             except REFUSALS:  # it needs values
                 pass
         with self._unchanged(), self._stand_ins(_alias_of, streamed):
-            return record(self.model, step, self.method, costs, streamed.is_weight, streamed.arenas)
+            return self._record(step, costs, streamed, streamed.arenas)
+
+    def _record(self, step: Callable[[], Any], costs: Costs, streamed: Streamed, nbytes: int) -> Tape:
+        given = self.model, step, self.method, costs, streamed.is_weight, nbytes
+        if not self.variant.chunked:
+            return record(*given)
+        with chunked(self.model.get_submodule(self.variant.chunked)) as told:
+            tape = record(*given)
+        whole = [name for name in told if name]
+        if whole or not told:
+            use = "%s needs all of" % whole[0] if whole else "no cross-entropy takes"
+            raise NotRecordedError("chunked_loss", "%s what %s gives" % (use, self.variant.chunked))
+        for unit in tape.units:
+            if (self.variant.chunked + ".").startswith(unit.name + "."):
+                unit.why = "has the loss in pieces"
+        return tape
 
     def measure(self, step: Callable[[], Any]) -> int:
         """The most bytes that live in a real step beside weights and buffers, kernels' own included."""
@@ -180,12 +220,15 @@ class Runs:
             if part is not None and not rests:
                 known[id(tensor)] = tensor
             elif id(tensor) not in known:
-                known[id(tensor)] = made = make(tensor, part)
+                made = make(tensor, part)
+                if self.variant.split and made.requires_grad and made.is_leaf and made.dtype is torch.float32:
+                    made = torch.nn.Parameter(made.detach().to(torch.bfloat16))
+                known[id(tensor)] = made
                 if part is not None or id(tensor) in streamed.would:
                     streamed.standing.add(made.untyped_storage()._cdata)
                 if made.requires_grad and made.is_leaf:
                     made.grad = torch.zeros_like(made) if self.gradients and part is None else None
-                    if self.releases or part is not None:
+                    if self.variant.releases or part is not None:
                         made.register_post_accumulate_grad_hook(_release)  # type: ignore[no-untyped-call]
         try:
             with streamed.trial(rests):

@@ -42,7 +42,7 @@ class Streamed:
         storage = tensor.untyped_storage()
         if storage._cdata in self.standing:
             return True
-        return bool(self.layers) and not is_fake(tensor) and self._lends(storage.data_ptr())
+        return bool(self.layers) and not _is_fake(tensor) and self._lends(storage.data_ptr())
 
     def crosses(self, tape: Tape, choice: Choice) -> bool:
         """Whether a layer's weights would be needed for a value in the backward of another one."""
@@ -71,8 +71,7 @@ class Streamed:
                 layers.resting = layers.trial = False
 
 
-def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether it has no values."""
+def _is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch._subclasses.FakeTensor)
 
 
