@@ -178,7 +178,7 @@ def test_which_layers():
 
 
 def test_an_8_gb_card():
-    """Llama-3-8B with LoRA at 2048 tokens: planned without its weights. Three layers at once: copies hide behind work."""
+    """Llama-3-8B with LoRA at 2048 tokens: planned without its weights."""
     with torch.device("meta"):
         model, step = llama(1, checkpoints=False)
     fit = mt.fit(model, None, step, budget="8GB", allow=("stream",))
