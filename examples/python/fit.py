@@ -1,6 +1,9 @@
 """A training step within a byte budget, on the CPU, in seconds: the losses stay the same bits.
 
-    python examples/python/fit.py [--budget 60%|80MiB]
+    python examples/python/fit.py [--budget 60%|80MiB] [--frozen]
+
+With --frozen only what is beside the layers is trained, as with adapters, and weights of layers may stream from
+host memory: --budget 30% holds what keeps no more than a few of them.
 """
 
 import argparse
@@ -27,12 +30,14 @@ class Model(nn.Module):
         return F.cross_entropy(self.head(self.body(self.embed(ids[:, :-1]))).flatten(0, 1), ids[:, 1:].flatten())
 
 
-def train(budget=None, steps=4):
+def train(budget=None, steps=4, frozen=False):
     """The losses, and the plan."""
     torch.manual_seed(0)
     model, ids = Model(), torch.randint(0, 512, (8, 65))
-    optimizer = mt.AdamW8bit(model.parameters(), lr=1e-3)
-    fit = None if budget is None else mt.fit(model, optimizer, lambda: model(ids), budget=budget)
+    model.body.requires_grad_(not frozen)
+    optimizer = mt.AdamW8bit([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    allow = ("stream",) if frozen else ()
+    fit = None if budget is None else mt.fit(model, optimizer, lambda: model(ids), budget=budget, allow=allow)
     losses = []
     for _ in range(steps):
         loss = model(ids)
@@ -46,12 +51,14 @@ def train(budget=None, steps=4):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--budget", default="60%", help="bytes, or a part of what the plain step takes (default 60%%)")
-    budget = parser.parse_args().budget
+    parser.add_argument("--frozen", action="store_true", help="layers are not trained, and their weights may stream")
+    options = parser.parse_args()
+    budget, frozen = options.budget, options.frozen
     if budget.endswith("%"):
-        plain, fit = train("1TiB", steps=2)
+        plain, fit = train("1TiB", steps=2, frozen=frozen)
         budget = int(fit.plain_bytes * float(budget[:-1]) / 100)
-    plain, _ = train()
-    losses, fit = train(budget)
+    plain, _ = train(frozen=frozen)
+    losses, fit = train(budget, frozen=frozen)
     print(fit.table())
     same = losses == plain
     print("losses", *("%.4f" % loss for loss in losses), "the same bits" if same else "NOT as without a budget")

@@ -15,25 +15,27 @@ CARD = 8 << 20
 SCALE = 32
 
 
-def llama():
+def llama(scale=SCALE, checkpoints=True):
     """The model in bf16, adapters at queries and values, layers that run again in backward; and its step."""
     torch.manual_seed(0)
+    heads = max(4, 32 // scale)
     config = transformers.LlamaConfig(
-        hidden_size=4096 // SCALE,
-        intermediate_size=14336 // SCALE,
+        hidden_size=4096 // scale,
+        intermediate_size=14336 // scale,
         num_hidden_layers=32,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        vocab_size=128256 // SCALE,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 4,
+        vocab_size=128256 // scale,
         use_cache=False,
     )
     model = transformers.LlamaForCausalLM(config).requires_grad_(False)
     for layer in model.model.layers:
         layer.self_attn.q_proj, layer.self_attn.v_proj = map(Adapter, (layer.self_attn.q_proj, layer.self_attn.v_proj))
     model.bfloat16().train()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.enable_input_require_grads()
-    ids = torch.randint(0, config.vocab_size, (1, 2048 // SCALE))
+    if checkpoints:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    ids = torch.randint(0, config.vocab_size, (1, 2048 // scale), device="cpu")
     return model, lambda: model(input_ids=ids, labels=ids).loss
 
 

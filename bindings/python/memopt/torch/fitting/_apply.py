@@ -26,6 +26,7 @@ from ..checkpointing import checkpoint
 from ._costs import Spent
 from ._loss import Logits
 from ._recipes import Part, Recipe, look, note, noted, of_graph
+from ._streams import brought
 from ._tape import is_whole
 
 NOTHING: Dict[str, Any] = {"modules": {}, "within": {}, "again": [], "graph": [], "host": [], "loss": ""}
@@ -151,20 +152,21 @@ class Applied:
 
     def part(self, name: str, call: ForwardCall, args: Any, kwargs: Any) -> Any:
         """A module's within it."""
+        function = brought(call.module(), call.function)
         if name in self.spec["within"] and (self.inside or self.is_again):
-            return self._run_again(name, call.function, args, kwargs)
+            return self._run_again(name, function, args, kwargs)
         if not self.running or self.inside:  # it runs again, or within another one
             return call.function(*args, **kwargs)
         if name == self.spec["loss"]:
             linear: Any = call.module()
             return Logits(linear, self.whole, *args, **kwargs)
         if name in self.spec["modules"]:
-            result = self._checkpointed(name, call.function, args, kwargs)
+            result = self._checkpointed(name, function, args, kwargs)
         else:
             result = call.function(*args, **kwargs)
         if name in self.spec["again"] and is_whole(result) and result.requires_grad:
             if not kwargs and all(isinstance(value, torch.Tensor) for value in args):
-                context, function = CallContext(args, False), call.function
+                context = CallContext(args, False)
                 self.note(result, Recipe(lambda *given: context.run(function, *given), args))
         return result
 

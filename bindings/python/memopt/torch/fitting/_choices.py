@@ -89,6 +89,10 @@ class Planner:
         if handle is not None:
             lib.memopt_fit_destroy(handle)
 
+    def beside(self, nbytes: int) -> "Planner":
+        """The same with so many bytes more that are there all the time."""
+        return Planner(self.tape._replace(fixed=self.tape.fixed + nbytes), self.fixed + nbytes, self.choices)
+
     def replay(self, chosen: Sequence[int]) -> Any:
         """What the step takes with these choices."""
         array = (ctypes.c_uint32 * len(chosen))(*chosen)

@@ -25,6 +25,8 @@ from ._recipes import Recipe, look, note, noted
 
 #: What is taken for an operation that was not measured; a factor of what was measured corrects it.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
+#: For models without values: these of a small card, and the bytes a second of its link.
+CARD, CARD_LINK = (2.5e13, 2.5e11), 1.2e10
 #: So much longer than the quickest forward may the next one take.
 ALIKE = 1.05
 #: Operations whose saved tensors are timed together, and what is between them: more than a core's own caches.
@@ -98,9 +100,14 @@ def products(function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tens
     return 0
 
 
-def _guess(function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> float:
+def _guess(
+    function: Any,
+    inputs: List[torch.Tensor],
+    outputs: List[torch.Tensor],
+    speeds: Tuple[float, float] = (FLOPS_PER_SECOND, BYTES_PER_SECOND),
+) -> float:
     size = sum(tensor.nbytes for tensor in (*inputs, *outputs) if tensor.layout is torch.strided)
-    return 2 * products(function, inputs, outputs) / FLOPS_PER_SECOND + size / BYTES_PER_SECOND
+    return 2 * products(function, inputs, outputs) / speeds[0] + size / speeds[1]
 
 
 def _key(function: Any, inputs: List[torch.Tensor]) -> Any:
@@ -108,9 +115,10 @@ def _key(function: Any, inputs: List[torch.Tensor]) -> Any:
 
 
 class Costs:
-    """Seconds of operations and modules."""
+    """Seconds of operations and modules. `speeds`: products and bytes a second of those that are not measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, speeds: Tuple[float, float] = (FLOPS_PER_SECOND, BYTES_PER_SECOND)) -> None:
+        self._speeds = speeds
         self._operations: Dict[Any, float] = {}
         self._factor = 1.0
         self._forwards: List[float] = []
@@ -120,7 +128,7 @@ class Costs:
     def of(self, function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> float:
         """Of an operation: as measured with inputs of these shapes and types, else a guess."""
         found = self._operations.get(_key(function, inputs))
-        return self._factor * _guess(function, inputs, outputs) if found is None else found
+        return self._factor * _guess(function, inputs, outputs, self._speeds) if found is None else found
 
     @contextlib.contextmanager
     def operations(self, device_type: str) -> Iterator[None]:

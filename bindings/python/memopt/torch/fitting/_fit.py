@@ -13,7 +13,9 @@ from ... import errors
 from ..._interrupt import Interruptible
 from ...offload import Disk
 from ...sizes import Size, format_size, parse_size
+from ..streaming import WeightStream
 from ._apply import Applied
+from ._arenas import words_of
 from ._checks import check
 from ._otherwise import apply
 from ._places import Place, options_of, parse_place
@@ -57,7 +59,10 @@ def fit(
     the planned one is right, too: what the plan does not know is kept, and a warning says so.
 
     LimitReachedError gives the least budget and what sets it; a later forward may raise it, too. `allow` names
-    what may be done below that although it alters training or the optimizer; the fewest that hold the budget are:
+    what may be done although it alters the model, training or the optimizer. "stream", where the budget asks for it
+    or where that is quicker than to run things again: frozen weights of repeated layers stream from host memory as
+    by :func:`stream_weights`, which gives `fit.stream`; bits stay the same. Others below the least budget, the fewest
+    that hold it:
     "chunked_loss", the cross-entropy of a last Linear's results is made by pieces of tokens, and logits are never
     whole (last bits of loss and gradients differ); of an optimizer of this package: "host", its states are in host
     memory, as with `paged=True`; "8bit", those of an AdamW, Adam, Lion or SGD are in 8 bits; "split", weights of 32
@@ -109,8 +114,13 @@ class Fit(Planning):
 
     @property
     def host_bytes(self) -> int:
-        """What it takes of the host by the plan."""
-        return self._now.host
+        """What it takes of the host by the plan, streamed weights included."""
+        return self._now.host + int(self._streaming.facts.get("weights", 0))
+
+    @property
+    def stream(self) -> Optional[WeightStream]:
+        """What stream_weights() gave, where that was allowed and chosen."""
+        return self._streaming.stream
 
     @property
     def disk_bytes(self) -> int:
@@ -140,6 +150,7 @@ class Fit(Planning):
     def remove(self) -> None:
         """The model trains as before."""
         self._applied.remove()
+        self._streaming.remove()
         if self._hook is not None:
             self._hook.remove()
         if self.release is not None:
@@ -156,6 +167,7 @@ class Fit(Planning):
             ("on the disk", format_size(self.disk_bytes)),
             ("more time", "%.3g ms planned, %.3g ms measured" % (1e3 * self.seconds, 1e3 * self.measured_seconds)),
             ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
+            *([("streams", words_of(self._streaming.facts))] if self._streaming.facts else []),
             *(("allowed", "%s: %s" % both) for both in self.done.items()),
             *self.choices,
         ]
@@ -167,7 +179,8 @@ class Fit(Planning):
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the plans as JSON; :meth:`load` applies them to a model of the same code."""
         plans = {key: planned.facts() for key, planned in self._plans.items() if planned is not None}
-        facts = {"format": FORMAT, "budget": self.budget, "host": self._host, "disk": self._disk, "measured": self.measured}
+        facts: Dict[str, Any] = {"format": FORMAT, "budget": self.budget, "host": self._host, "disk": self._disk}
+        facts.update(measured=self.measured, streams=self._streaming.facts)
         with open(path, "w", encoding="utf-8") as file:
             json.dump({**facts, "margin": self._margin, "done": self.done, "plans": plans}, file, indent=1)
 
@@ -187,6 +200,7 @@ class Fit(Planning):
         made._runs.variant = Variant(done.get("chunked_loss", ""), "release" in done, "split" in done)
         try:
             apply(done, made._optimizer, made)
+            made._streaming.load(found["streams"])
             for key, facts in found["plans"].items():
                 made._plans[key] = made._now = Planned(**facts)
                 made._applied.use(made._now.spec)

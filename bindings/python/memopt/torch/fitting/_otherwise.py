@@ -21,7 +21,7 @@ from ._runs import NotRecordedError
 from ._tape import Tape
 
 #: In the order in which they are tried.
-ALLOWED = ("chunked_loss", "host", "8bit", "split", "release")
+ALLOWED = ("stream", "chunked_loss", "host", "8bit", "split", "release")
 
 
 class Otherwise:
@@ -33,7 +33,7 @@ class Otherwise:
         self.before = self.runs.variant, planning._states, planned.planner
         self.layer = _last_layer(planned.planner.tape)
         self.refused: Dict[str, str] = {}
-        self.planners: Dict[Any, Planner] = {self.runs.variant: planned.planner}
+        self.planners: Dict[Any, Planner] = {(self.runs.variant, False): planned.planner}
 
     def find(self, error: errors.LimitReachedError) -> None:
         """Plans the step with the fewest that are allowed and hold the budget. Else raises, and tells what would help."""
@@ -57,11 +57,14 @@ class Otherwise:
                     return
             raise errors.LimitReachedError(error.status, str(error) + self._hints(others, allowed)) from error
         except BaseException:
+            self.planning._streaming.use(False)
             self.runs.variant, self.planning._states, self.planned.planner = self.before
             raise
 
     def _is_possible(self, name: str) -> bool:
         """Whether it may lower the floor."""
+        if name == "stream":
+            return bool(self.planning._streaming.could())
         if name == "chunked_loss":
             return bool(self.layer)
         if name == "release":
@@ -80,7 +83,8 @@ class Otherwise:
             split or "split" in some,
         )
         self.runs.variant = self.runs.variant._make(variant)
-        key = self.runs.variant
+        self.planning._streaming.use("stream" in some)
+        key = self.runs.variant, "stream" in some
         if key not in self.planners:
             self.planners[key] = self.planning._planner(self.step, self.planned.tried)
         self.planned.planner = self.planners[key]
@@ -96,7 +100,8 @@ class Otherwise:
         except NotRecordedError as why:
             self.refused[why.name] = str(why)
             return None
-        return int(self.planned.planner.solve(0, *self.planning._limits()).peak + self.planning._states)
+        beside = self.planning._states + self.planning._streaming.least_bytes
+        return int(self.planned.planner.solve(0, *self.planning._limits()).peak + beside)
 
     def _hints(self, others: List[str], allowed: List[str]) -> str:
         said = ""
@@ -115,6 +120,8 @@ class Otherwise:
         """From now on."""
         apply(some, self.optimizer, self.planning)
         for name in some:
+            if name == "stream":  # which begins when all is planned
+                continue
             self.planning.done[name] = self.layer if name == "chunked_loss" else _WHAT[name]
 
 

@@ -14,16 +14,20 @@ from ...sizes import format_size
 from .._native import shares_memory
 from ..optim._release import GradientRelease
 from ._choices import Planner, choices_of
-from ._costs import LINK_BYTES, link_speed, own_seconds
+from ._costs import CARD, LINK_BYTES, Costs, link_speed, own_seconds
 from ._otherwise import ALLOWED, Otherwise
 from ._places import Place, disk_limit, ways_of
 from ._planned import KINDS, Planned, spec_of
 from ._refusal import at_peak, left_out
 from ._runs import Runs, Tried
 from ._states import state_bytes
+from ._streaming import Streaming
+from ._streams import Streamed
 
 #: So many plans are measured; one that uses this part of the budget is enough.
 MOST_CORRECTIONS, ENOUGH = 6, 0.985
+#: Of models without values.
+NOT_TRIED = Tried({}, set(), Costs(CARD))
 Step = Callable[[], Any]
 
 
@@ -48,6 +52,7 @@ class Planning:
         self._host, self._disk, self._allow = host, disk, allow
         self._model, self._optimizer = model, getattr(optimizer, "optimizer", optimizer)
         self._runs = Runs(model, method)
+        self._streaming = Streaming(self)
         self._plans: Dict[str, Optional[Planned]] = {}
         self._now = Planned(None, 0, 0, 0, (), False, 0)
         self._key = ""
@@ -61,7 +66,8 @@ class Planning:
     def _plan(self, step: Step) -> Planned:
         """Records a step and plans it."""
         with self._only_backward():
-            tried = self._tried.get(self._key) or self._runs.try_forward(step)
+            virtual = self._runs.is_virtual()
+            tried = self._tried.get(self._key) or (NOT_TRIED if virtual else self._runs.try_forward(step))
             self._tried[self._key] = tried
             planner = self._planner(step, tried)
             planned = Planned(None, 0, 0, 0, (), planner.tape.gradients, 0)
@@ -70,8 +76,12 @@ class Planning:
                 self._solve(planned)
             except errors.LimitReachedError as error:
                 Otherwise(self, planned, step).find(error)
+            else:
+                if "stream" in self._allow:
+                    self._streaming.if_quicker(planned, step)
+            self._streaming.begin(planned)
             self._plans[self._key] = self._now = planned
-            if self.measured is None:
+            if self.measured is None and not virtual:
                 self._correct(planned, step)
         return planned
 
@@ -118,9 +128,11 @@ class Planning:
         device = self._runs.device()
         moves = self._host is not None and not shares_memory(device)
         ways = ways_of(link_speed(device), self._host or LINK_BYTES, self._disk) if moves else []
+        streamed = Streamed(self._model, self._runs.would)
         parts = dict(self._model.named_modules())
         sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in tried.moving.items()}
-        return Planner(tape, tape.fixed, choices_of(tape, sizes, device.type, ways))
+        choices = [c for c in choices_of(tape, sizes, device.type, ways) if not streamed.crosses(tape, c)]
+        return Planner(tape, tape.fixed, choices)
 
     def _limits(self) -> Tuple[int, int]:
         """Of host and disk, for the solver; 0: no limit."""
@@ -130,6 +142,7 @@ class Planning:
         """Chooses what holds the budget."""
         planner, beside, limits = planned.planner, self._states + self._margin, self._limits()
         assert planner is not None and planned.tried is not None
+        planner, limits = self._streaming.placed(planner, self.budget - beside, limits)
         try:
             plan = planner.solve(max(self.budget - beside, 1), *limits)
         except errors.LimitReachedError as error:
@@ -142,7 +155,7 @@ class Planning:
             ) from error
         planned.spec = spec_of(planner.tape, plan, planned.tried.moving, self._runs.variant.chunked)
         planned.choices = [(KINDS[choice.kind], choice.name) for choice in plan.choices]
-        planned.plain = planner.replay(()).peak_bytes + self._states
+        planned.plain = planner.replay(()).peak_bytes + self._states + self._streaming.off
         planned.peak, planned.host, planned.states = plan.peak + self._states, plan.host, self._states
         planned.disk = plan.disk
         hooks = own_seconds().saved * planner.tape.units[0].end if plan.choices else 0.0

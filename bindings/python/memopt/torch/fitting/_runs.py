@@ -8,9 +8,8 @@ steps in backward) see nothing of it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -22,8 +21,10 @@ from torch._subclasses.fake_tensor import (
 
 from .._fakes import not_packed
 from .._live_bytes import LiveBytes
+from ..streaming._parts import Part
 from ._costs import Costs, dropping
 from ._loss import chunked
+from ._streams import Streamed, bring
 from ._tape import Tape, around_forwards, record, run, tensors_in
 
 #: So many forwards are timed where others disturb them.
@@ -69,35 +70,43 @@ class Runs:
         #: The parameters have gradients before the step.
         self.gradients = False
         self.variant = Variant()
+        #: A Candidate: layers that would stream.
+        self.would: Any = None
 
     def device(self) -> torch.device:
         """Of the model."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
+    def is_virtual(self) -> bool:
+        """Whether the model has no values: it is on the meta device."""
+        return any(p.is_meta for p in self.model.parameters())
+
     def record(self, step: Callable[[], Any], costs: Costs) -> Tape:
         """The tape of a step."""
         if self.variant.split:  # fakes may take weights of 16 bits where kernels do not
             try:
-                with self._unchanged(), self._stand_ins(_alias_of), dropping():
+                with self._unchanged(), self._stand_ins(_alias_of, Streamed(self.model)), dropping():
                     _losses(step)
             except RuntimeError as error:
                 raise NotRecordedError("split", "with weights in bf16 the step raises: %s" % error) from error
         recurrent = any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules())
-        if not recurrent or self.device().type != "cpu":  # there fakes take other operations
+        streamed = Streamed(self.model, self.would)
+        if streamed.has_fakes and (not recurrent or self.device().type != "cpu"):  # there fakes take other operations
             mode, random = FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[])
             try:
-                with self._unchanged(), mode, self._stand_ins(_fake_of), not_packed(), random:
-                    return self._record(step, costs)
+                with self._unchanged(), mode, self._stand_ins(_fake_of, streamed), not_packed(), random:
+                    return self._record(step, costs, streamed, streamed.arenas + streamed.absent)
             except REFUSALS:  # it needs values
                 pass
-        with self._unchanged(), self._stand_ins(_alias_of):
-            return self._record(step, costs)
+        with self._unchanged(), self._stand_ins(_alias_of, streamed):
+            return self._record(step, costs, streamed, streamed.arenas)
 
-    def _record(self, step: Callable[[], Any], costs: Costs) -> Tape:
+    def _record(self, step: Callable[[], Any], costs: Costs, streamed: Streamed, nbytes: int) -> Tape:
+        given = self.model, step, self.method, costs, streamed.is_weight, nbytes
         if not self.variant.chunked:
-            return record(self.model, step, self.method, costs)
+            return record(*given)
         with chunked(self.model.get_submodule(self.variant.chunked)) as told:
-            tape = record(self.model, step, self.method, costs)
+            tape = record(*given)
         whole = [name for name in told if name]
         if whole or not told:
             use = "%s needs all of" % whole[0] if whole else "no cross-entropy takes"
@@ -109,8 +118,8 @@ class Runs:
 
     def measure(self, step: Callable[[], Any]) -> int:
         """The most bytes that live in a real step beside weights and buffers, kernels' own included."""
-        device = self.device()
-        with self._unchanged(), self._stand_ins(_alias_of):
+        device, streamed = self.device(), Streamed(self.model)
+        with self._unchanged(), self._stand_ins(_alias_of, streamed):
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
                 before: int = torch.cuda.memory_allocated(device)
@@ -123,21 +132,20 @@ class Runs:
                 if count is not None:
                     run(step, lambda backward, losses: backward())
                     return count()
-            with _Live([*self.model.parameters(), *self.model.buffers()]) as live:
+            with _Live([*self.model.parameters(), *self.model.buffers()], streamed) as live:
                 run(step, lambda backward, losses: backward())
             return int(live.peak)
 
     def try_forward(self, step: Callable[[], Any]) -> "Tried":
-        """Runs five forwards or a few more, which keep nothing for backward. Buffers are compared by contents: BatchNorm changes
-        its averages without a version."""
+        """Runs five forwards or a few more, which keep nothing for backward. Buffers are compared by contents:
+        BatchNorm changes its averages without a version."""
         costs, kind = Costs(), self.device().type
-        around = functools.partial(around_forwards, self.model, method=self.method)
-        with self._unchanged(), self._stand_ins(_alias_of):
+        with self._unchanged(), self._stand_ins(_alias_of, Streamed(self.model)):
             for _ in range(2):
                 with self._unchanged(), costs.operations(kind):
                     first = _losses(step)
             for _ in range(MOST_FORWARDS):
-                with self._unchanged(), costs.forwards(kind, around):
+                with self._unchanged(), costs.forwards(kind, self._around):
                     _losses(step)
                 if costs.are_known():
                     break
@@ -146,7 +154,7 @@ class Runs:
                 name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()
             }
             scalars = {name: _scalars(part) for name, part in parts.items()}
-            with costs.forwards(kind, around):
+            with costs.forwards(kind, self._around):
                 again = _losses(step)
             if len(first) != len(again) or not all(map(_same, first, again)):
                 raise ValueError(
@@ -161,6 +169,15 @@ class Runs:
                     moving[name] = names
             counting = {name for name, before in scalars.items() if _scalars(parts[name]) != before}
             return Tried(moving, counting, costs)
+
+    def _around(self, call: Callable[..., Any]) -> Any:
+        """Around forwards; the time of copies is no module's own."""
+
+        def called(name: str, module: torch.nn.Module, *given: Any) -> Any:
+            bring(module)
+            return call(name, module, *given)
+
+        return around_forwards(self.model, called, self.method)
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -193,8 +210,10 @@ class Runs:
                 module.__dict__.update(values)
 
     @contextlib.contextmanager
-    def _stand_ins(self, make: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-        """Meanwhile others are in the places of parameters and buffers; shared ones stay shared."""
+    def _stand_ins(self, make: Callable[..., torch.Tensor], streamed: Streamed) -> Iterator[None]:
+        """Meanwhile others are in the places of parameters and buffers; shared ones stay shared. Those that stream
+        have fakes or none."""
+        rests = make is _fake_of
         places: List[Tuple[Any, Any, torch.Tensor]] = []
         for module in self.model.modules():
             for tensors in (module._parameters, module._buffers):
@@ -203,19 +222,25 @@ class Runs:
             places += [(flat, i, t) for i, t in enumerate(flat) if t is not None]
         known: Dict[int, torch.Tensor] = {}
         for _, _, tensor in places:
-            if id(tensor) not in known:
-                made = make(tensor)
+            part = streamed.there.get(id(tensor))
+            if part is not None and not rests:
+                known[id(tensor)] = tensor
+            elif id(tensor) not in known:
+                made = make(tensor, part)
                 if self.variant.split and made.requires_grad and made.is_leaf and made.dtype is torch.float32:
                     made = torch.nn.Parameter(made.detach().to(torch.bfloat16))
                 known[id(tensor)] = made
+                if part is not None or id(tensor) in streamed.would:
+                    streamed.standing.add(made.untyped_storage()._cdata)
                 if made.requires_grad and made.is_leaf:
-                    made.grad = torch.zeros_like(made) if self.gradients else None
-                    if self.variant.releases:
+                    made.grad = torch.zeros_like(made) if self.gradients and part is None else None
+                    if self.variant.releases or part is not None:
                         made.register_post_accumulate_grad_hook(_release)  # type: ignore[no-untyped-call]
         try:
-            for owner, name, tensor in places:
-                owner[name] = known[id(tensor)]
-            yield
+            with streamed.trial(rests):
+                for owner, name, tensor in places:
+                    owner[name] = known[id(tensor)]
+                yield
         finally:
             for owner, name, tensor in places:
                 owner[name] = tensor
@@ -225,14 +250,15 @@ def _release(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def _fake_of(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+def _fake_of(tensor: torch.Tensor, part: Optional[Part]) -> torch.Tensor:
+    stride, device = (tensor.stride() if part is None else part.stride), tensor.device
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu" if tensor.is_meta else device)
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made
 
 
-def _alias_of(tensor: torch.Tensor) -> torch.Tensor:
+def _alias_of(tensor: torch.Tensor, part: Optional[Part]) -> torch.Tensor:
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     return tensor
@@ -284,10 +310,17 @@ def _allocations() -> Iterator[Optional[Callable[[], int]]]:
 
 
 class _Live(LiveBytes):  # type: ignore[no-untyped-call]
-    """What the step brings along does not count, nor do views of it."""
+    """What the step brings along does not count, nor do views of it, nor streamed weights."""
+
+    def __init__(self, known: Iterable[torch.Tensor], streamed: Streamed) -> None:
+        self._streamed = streamed
+        super().__init__(known)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         for tensor in tensors_in((args, kwargs or {})):
             if tensor.layout is torch.strided:
                 self._note(tensor, count=False)
         return super().__torch_dispatch__(function, types, args, kwargs)
+
+    def _note(self, tensor: torch.Tensor, count: bool) -> None:
+        super()._note(tensor, count and not self._streamed.is_weight(tensor))

@@ -99,8 +99,11 @@ def is_whole(value: Any) -> bool:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, records. `keeps`: saved tensors are kept, so that backward can run."""
 
-    def __init__(self, model: torch.nn.Module, keeps: bool, method: str, costs: Costs) -> None:
+    def __init__(
+        self, model: torch.nn.Module, keeps: bool, method: str, costs: Costs, streams: Callable[[torch.Tensor], bool]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.streams = streams  # whether a tensor is a streamed weight, which takes nothing of its own
         self.model, self.keeps, self.method, self.costs = model, keeps, method, costs
         self.fixed = self.carried = 0
         self.unit: Optional[Unit] = None
@@ -138,7 +141,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def know(self, tensor: torch.Tensor, counts: bool = True) -> None:
         """The tensor's storage lives all the time."""
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or self.streams(tensor):
             return
         storage = tensor.untyped_storage()
         if storage._cdata not in self._known:
@@ -152,7 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._known:
+        if key in self._known or not storage.nbytes() or self.streams(tensor):
             return None
         number = self._numbers.get(key)
         if number is None:
@@ -216,6 +219,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """The hook."""
+        if self.streams(tensor):  # it goes to hooks within these
+            return tensor if tensor.grad_fn is None else tensor.detach()
         number, self._count = self._count - self._root, self._count + 1
         self._know_outside([tensor])  # inputs are saved before their operation runs
         storage = self.number(tensor)
@@ -242,7 +247,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             recipe = _recipes.of_graph(tensor)
         finally:
             self._quiet = False
-        return None if recipe is None else self.numbers(recipe.tensors)
+        if recipe is None or any(map(self.streams, recipe.tensors)):  # it would hold a weight
+            return None
+        return self.numbers(recipe.tensors)
 
     def unpack(self, packed: Any) -> Any:
         """The hook."""
@@ -395,9 +402,17 @@ class NotRepeatedError(RuntimeError):
     """Two runs of forward differ."""
 
 
-def record(model: torch.nn.Module, step: Callable[[], Any], method: str, costs: Costs) -> Tape:
-    """Records a step; the caller keeps random states, buffers and gradients as they were."""
-    free, kept = Recorder(model, False, method, costs), Recorder(model, True, method, costs)
+def record(
+    model: torch.nn.Module,
+    step: Callable[[], Any],
+    method: str,
+    costs: Costs,
+    streams: Callable[[torch.Tensor], bool],
+    streamed: int,
+) -> Tape:
+    """Records a step; the caller keeps random states, buffers and gradients as they were. `streamed`: the bytes of
+    streamed weights."""
+    free, kept = (Recorder(model, keeps, method, costs, streams) for keeps in (False, True))
     free.run(step)
     kept.run(step)
     forward = free.events[: free.forward]
@@ -415,7 +430,8 @@ def record(model: torch.nn.Module, step: Callable[[], Any], method: str, costs: 
         unit.seconds = measured
     backward = [e for e in kept.events[kept.forward :] if e[0] != DEATH or e[1] not in early]
     events = [*forward, (BACKWARD, 0, 0), *backward]
-    return Tape(events, kept.bytes, kept.packs, kept.units, kept.seconds, kept.fixed, kept.carried, kept.gradients)
+    fixed = kept.fixed + streamed
+    return Tape(events, kept.bytes, kept.packs, kept.units, kept.seconds, fixed, kept.carried, kept.gradients)
 
 
 def _without_deaths(events: List[Event]) -> List[Event]:

@@ -17,7 +17,7 @@ from ... import errors
 from ..._abi import Status
 from ...sizes import Size, format_size, parse_size
 from . import _four_bits
-from ._arena import Arena
+from ._arena import ARENA_UNIT, Arena
 from ._coded import FORMATS, Code, CodedStore, Decoded
 from ._layers import Layer, Layers
 from ._parts import Found, Part, find, rounded
@@ -29,7 +29,6 @@ __all__ = ["WeightStream", "stream_weights"]
 
 #: Bytes, or a torch device and bytes.
 Budget = Union[Size, Tuple[Union[str, torch.device], Size]]
-_ARENA_UNIT = 512
 
 
 def stream_weights(
@@ -106,7 +105,7 @@ class WeightStream:
             for name, module, parts in found.layers:
                 self._begin(Layer(name, module, parts), module, found.device)
             if trained:
-                self._trained = Trained(self._layers.all, self._store, found.device)
+                self._trained = Trained(self._layers, self._store, found.device)
         except BaseException:
             self.remove()
             raise
@@ -230,7 +229,7 @@ class WeightStream:
         arena = self._layers.arena
         plan, host = arena.plan(), arena.offloader.stats()
         return {
-            "budget": self.budget // _ARENA_UNIT * _ARENA_UNIT,
+            "budget": self.budget // ARENA_UNIT * ARENA_UNIT,
             "layers": plan["layers"],
             "layer_bytes": plan["layer_bytes"],
             "copies_a_step": plan["copies"],
@@ -309,7 +308,7 @@ def _check_sizes(found: Found, limit: int, kind: str) -> int:
     codes = dict.fromkeys(sizes, 0)
     if kind in FORMATS:
         codes = {name: sum(Code(part, kind).nbytes for part in parts) for name, _, parts in found.layers}
-    block, room = max(sizes.values()), limit // _ARENA_UNIT * _ARENA_UNIT
+    block, room = max(sizes.values()), limit // ARENA_UNIT * ARENA_UNIT
     largest = max(sizes, key=lambda name: sizes[name])
     need = block + max(codes.values())
     if need > room:

@@ -23,6 +23,9 @@ from .. import _store
 from .._native import native
 
 
+ARENA_UNIT = 512
+
+
 class Lent(weakref.ref):  # type: ignore[type-arg]
     """A lent storage, by what owns its memory."""
 
@@ -36,6 +39,7 @@ class _OnGpu:
     """What torch takes for memory of a GPU."""
 
     def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
@@ -49,6 +53,12 @@ def memory_at(device: torch.device, address: int, nbytes: int, keeper: Any) -> T
     owner = _OnGpu(address, nbytes)
     owner.keeper = keeper
     return torch.as_tensor(owner, device=device), owner
+
+
+def _address_of(owner: Any) -> int:
+    if isinstance(owner, _OnGpu):
+        return owner.address
+    return ctypes.addressof(owner)
 
 
 class Arena:
@@ -139,6 +149,11 @@ class Arena:
     def held(self) -> Set[int]:
         """Layers whose memory somebody refers to."""
         return {lent.layer for lent in self._lent.values()}
+
+    def lends(self, address: int) -> bool:
+        """Whether a lent storage begins there."""
+        owners = (lent() for lent in list(self._lent.values()))
+        return any(owner is not None and _address_of(owner) == address for owner in owners)
 
     def evict(self, layer: int) -> None:
         """The store has other weights: the copy on the device is the old one."""

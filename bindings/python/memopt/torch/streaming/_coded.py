@@ -200,6 +200,10 @@ class Decoded:
         """The layer whose weights somebody refers to."""
         return set() if self._lent is None else {self._lent.layer}
 
+    def lends(self, address: int) -> bool:
+        """Whether it is the block, or codes that are being decoded."""
+        return address == self._memory.data_ptr() or self.codes.lends(address)
+
     def close(self) -> None:
         """Ends it; the block when nobody refers to it."""
         self.take_back()

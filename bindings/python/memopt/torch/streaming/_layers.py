@@ -88,6 +88,8 @@ class Layers:
         self.bound: List[Layer] = []
         self.lock = Guard()
         self.warned = False
+        #: Others stand for the parameters: nothing comes. And a trial runs: gradients of trained layers are dropped.
+        self.resting = self.trial = False
         self._settle = settle  # looks which stores have changed
         self._calls: List["Call"] = []
         self._hooks: List[Any] = []
@@ -103,11 +105,13 @@ class Layers:
         mine = {id(part.parameter) for part in layer.parts}
         for inner in module.modules():
             if any(id(p) in mine for p in inner.parameters(recurse=False)):
-                self._hooks.append(inner.register_forward_pre_hook(Touch(self, layer)))
+                touch = Touch(self, layer)
+                self._hooks.append(inner.register_forward_pre_hook(touch))
+                inner._memopt_streams = touch
             if any(_four_bits.is_four_bits(p) for p in inner.parameters(recurse=False)):
                 self._layouts.append(_four_bits.keep_layout(inner))
                 _four_bits.see(self)
-        module._memopt_streams = True
+        module._memopt_streams = Touch(self, layer)
 
     def detach(self) -> None:
         """No layer's weights come any more; those that are there go."""
@@ -124,8 +128,8 @@ class Layers:
         self.bound = []
         for layer in self.all:
             module: Any = layer.module()
-            if module is not None:
-                del module._memopt_streams
+            for inner in [] if module is None else module.modules():
+                inner.__dict__.pop("_memopt_streams", None)
 
     # --- binding ---
 
@@ -232,6 +236,8 @@ class Layers:
 
     def run(self, layer: Layer, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The layer's forward."""
+        if self.resting:
+            return forward(*args, **kwargs)
         pack = self._packing(layer, self.acquire(layer))  # a traceback of this frame holds no weights
         layer.depth += 1
         try:
@@ -307,7 +313,7 @@ class Touch:
         self.layers, self.layer = layers, layer
 
     def __call__(self, *_: Any) -> None:
-        if not self.layer.depth:
+        if not self.layer.depth and not self.layers.resting:
             self.layers.acquire(self.layer)
 
     def __reduce__(self) -> Any:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ..optim import _pinned
 from ..optim._lane import Lane
-from ._layers import Layer
+from ._layers import Layer, Layers
 from ._parts import Part
 from ._ranks import ranks
 from ._stores import HostStore
@@ -36,7 +36,7 @@ class Master:
     def _take(self, p: torch.Tensor) -> None:
         """After backward has a gradient."""
         gradient, p.grad = p.grad, None
-        if gradient is None:
+        if gradient is None or self.trained.of.trial:
             return
         before, lane = self.parameter.grad, self.trained.lane
         self.trained.will_reduce()
@@ -60,12 +60,12 @@ class Master:
 class Trained:
     """All of them."""
 
-    def __init__(self, layers: List[Layer], store: HostStore, device: torch.device) -> None:
-        self.store = store
+    def __init__(self, layers: Layers, store: HostStore, device: torch.device) -> None:
+        self.of, self.store = layers, store
         self.lane = None if device.type == "cpu" else Lane(device)
         self._marks: Dict[int, Any] = {}  # of a backward, its copies
         self.layers: List[Tuple[Layer, List[Master]]] = []
-        for layer in layers:
+        for layer in layers.all:
             masters = [Master(self, part) for part in layer.parts if part.parameter.requires_grad]
             self.layers.append((layer, masters))
         self._ranks = ranks()
