@@ -285,13 +285,12 @@ MO_DEVICE void mo_step_pack(const mo_optim_span *s, const mo_rule_coef *coef,
 template <uint32_t RULE, uint32_t FORMAT>
 MO_DEVICE void mo_step_rest(const mo_optim_span *s, const mo_left_blocks *left,
                             const typename mo_codec<FORMAT>::tables *tables, int plain,
-                            uint32_t done)
+                            uint32_t first, uint32_t done)
 {
     const mo_rule_coef coef = s->coef;
     mo_span_aligned aligned = mo_span_alignment<RULE, FORMAT>(s);
     if (plain)
         aligned.states = mo_span_alignment<RULE, MO_STATE_F32>(s).states;
-    uint32_t first = left->any ? 0 : done - done % MO_OPTIM_GROUPS;
     MO_ROLLED
     for (; first * MO_BLOCK_SIZE < s->count; first += MO_OPTIM_GROUPS) {
         uint32_t block = first + mo_thread_index() / MO_LANES;
@@ -324,8 +323,12 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
         done = mo_step_classes<RULE, MO_STATE_F32>(span, left, 0);
     }
     mo_barrier(); /* what follows is read anew: kept, it would take the loops' registers */
-    if (done * MO_BLOCK_SIZE < span->count || left->any)
-        mo_step_rest<RULE, FORMAT>(span, left, tables, plain, done);
+    uint32_t first = done - done % MO_OPTIM_GROUPS;
+    MO_UNROLL
+    for (int group = 0; group < MO_OPTIM_GROUPS; group++)
+        first = left->by[group] ? 0 : first;
+    if (first < done || done * MO_BLOCK_SIZE < span->count)
+        mo_step_rest<RULE, FORMAT>(span, left, tables, plain, first, done);
 }
 
 /* Blocks of a multiprocessor for which registers suffice: three moments take more than two, and so

@@ -12,9 +12,10 @@
 #ifndef MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
 #define MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
 
-/* Of a chunk, in shared memory: the blocks that are left to the general form, and whether one is. */
+/* Of a chunk, in shared memory: the blocks that are left to the general form, and which groups have
+ * left one. A group's first thread writes. */
 typedef struct mo_left_blocks {
-    uint32_t any, of[MO_CHUNK_BLOCKS];
+    uint32_t of[MO_CHUNK_BLOCKS], by[MO_OPTIM_GROUPS];
 } mo_left_blocks;
 
 /* A barrier is due afterwards. */
@@ -22,8 +23,8 @@ MO_DEVICE void mo_left_begin(mo_left_blocks *left)
 {
     if (mo_thread_index() < MO_CHUNK_BLOCKS)
         left->of[mo_thread_index()] = 0;
-    if (mo_thread_index() == 0)
-        left->any = 0;
+    if (mo_thread_index() < MO_OPTIM_GROUPS)
+        left->by[mo_thread_index()] = 0;
 }
 
 /* Words of eight elements. */
@@ -246,9 +247,9 @@ MO_DEVICE void mo_step_whole_block(const mo_optim_span *s, mo_left_blocks *left,
     if (!early)
         mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
     fine = mo_group_all(fine);
-    if (MO_RARE(!fine)) {
+    if (MO_RARE(!fine && mo_thread_index() % MO_LANES == 0)) {
         uint32_t block = (uint32_t)(at->g - (const unsigned char *)s->gradient) / bytes::G_BYTES;
-        left->of[block + mo_ahead(AHEAD)] = left->any = 1;
+        left->of[block + mo_ahead(AHEAD)] = left->by[mo_thread_index() / MO_LANES] = 1;
     }
     mo_read_ahead<mo_eight<P>::WORDS, (AHEAD + 1) * bytes::P_BYTES>(more, at->p, raw->p);
     mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(fine, at->p, words);

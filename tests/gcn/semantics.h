@@ -216,8 +216,10 @@ VECTOR2(v_lshrrev_b32, 32, 32, 32, b >> (a & 31))
 VECTOR2(v_ashrrev_i32, 32, 32, 32, (int32_t)b >> (a & 31))
 /* 16 bits: what is above them becomes 0, or stays from GFX10 on. */
 #ifdef GFX9
+VECTOR2(v_lshlrev_b16, 32, 32, 32, b << (a & 15) & 0xFFFF)
 VECTOR2(v_lshrrev_b16, 32, 32, 32, (b & 0xFFFF) >> (a & 15))
 #else
+VECTOR2(v_lshlrev_b16, 32, 32, 32, (b << (a & 15) & 0xFFFF) | (to[i] & 0xFFFF0000))
 VECTOR2(v_lshrrev_b16, 32, 32, 32, (b & 0xFFFF) >> (a & 15) | (to[i] & 0xFFFF0000))
 #endif
 VECTOR2(v_lshlrev_b64, 64, 32, 64, b << (a & 63))
