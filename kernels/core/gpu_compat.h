@@ -115,7 +115,9 @@ MO_DEVICE uint32_t mo_block_threads(void)
 
 MO_DEVICE uint32_t mo_warp_size(void)
 {
-#if __has_builtin(__builtin_amdgcn_wavefrontsize)
+#if defined(__GFX9__)
+    return 64; /* all that these have; as a constant it takes no scalar register */
+#elif __has_builtin(__builtin_amdgcn_wavefrontsize)
     return __builtin_amdgcn_wavefrontsize();
 #else /* clang 15 and 16: ROCm before 5.7 */
     return __AMDGCN_WAVEFRONT_SIZE;

@@ -10,6 +10,12 @@
 
 #include "wave.h"
 
+/* The low 24 bits as a signed number. */
+static inline int32_t signed24(uint32_t a)
+{
+    return (int32_t)(a << 8) >> 8;
+}
+
 /* --- the bits of numbers ---------------------------------------------------------------------- */
 
 static const uint32_t quiet_32 = 1u << 22;
@@ -227,11 +233,11 @@ VECTOR2(v_lshrrev_b64, 64, 32, 64, b >> (a & 63))
 VECTOR2(v_mul_lo_u32, 32, 32, 32, a *b)
 VECTOR2(v_mul_hi_u32, 32, 32, 32, (uint64_t)a *b >> 32)
 VECTOR2(v_mul_u32_u24, 32, 32, 32, (uint64_t)(a & 0xFFFFFF) * (b & 0xFFFFFF))
+VECTOR2(v_mul_i32_i24, 32, 32, 32, (int64_t)signed24((uint32_t)a) * signed24((uint32_t)b))
+VECTOR2(v_mul_hi_i32_i24, 32, 32, 32,
+        (uint64_t)((int64_t)signed24((uint32_t)a) * signed24((uint32_t)b)) >> 32)
 VECTOR3(v_mad_u32_u24, 32, (a & 0xFFFFFF) * (b & 0xFFFFFF) + c)
-VECTOR3(v_mad_i32_i24, 32,
-        (uint32_t)((int64_t)((int32_t)((uint32_t)a << 8) >> 8) *
-                   ((int32_t)((uint32_t)b << 8) >> 8)) +
-            c)
+VECTOR3(v_mad_i32_i24, 32, (uint32_t)((int64_t)signed24((uint32_t)a) * signed24((uint32_t)b)) + c)
 VECTOR3(v_add3_u32, 32, a + b + c)
 VECTOR3(v_xad_u32, 32, (a ^ b) + c)
 VECTOR3(v_or3_b32, 32, a | b | c)

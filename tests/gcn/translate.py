@@ -53,7 +53,7 @@ def bits_of_types(name):
     """(bits of the result, bits of each source) by the types in an instruction's name."""
     kinds = [int(k) for k in re.findall(r"_(?:[bufi])(16|24|32|64)(?=_|$)", name)]
     if name in ("v_mbcnt_lo_u32_b32", "v_mbcnt_hi_u32_b32", "v_mul_u32_u24", "v_mad_u32_u24",
-                "v_mad_i32_i24"):
+                "v_mad_i32_i24", "v_mul_i32_i24", "v_mul_hi_i32_i24"):
         return 32, (32, 32, 32)
     if name == "v_mad_u64_u32":
         return 64, (32, 32, 64)

@@ -95,23 +95,10 @@ def hip_kernels(compiler, source, target, folder):
         field = dict(re.findall(r"^    \.(\w+): +(\S+)$", entry, re.M))
         kernels[field["name"]] = {
             "stack": int(field["private_segment_fixed_size"]),
-            "spill": int(field["vgpr_spill_count"]),
+            "spill": int(field["vgpr_spill_count"]) + int(field["sgpr_spill_count"]),
             "shared": int(field["group_segment_fixed_size"]),
         }
     return kernels
-
-
-def scalars_moved_in_loops(body):
-    """Instructions in the loops of a kernel's assembly that keep scalar registers in lanes of a vector register. Outside of
-    loops that is no fault: clang 19 for gfx90a keeps the mask of mo_step_adamc8's and mo_step_rmspropmc8's threads so, once
-    for a chunk, over the choice of a class of types."""
-    found, in_loop = [], False
-    for line in body.splitlines():
-        if re.match(r"\.LBB\w+:|; %bb\.\d+:", line):
-            in_loop = "Loop" in line
-        elif in_loop and re.search(r"\bv_(read|write)lane_b32\b", line):
-            found.append(line.strip())
-    return found
 
 
 def fatbin_targets(path):
