@@ -96,14 +96,14 @@ def registers(text, file, bits):
     return found[1]
 
 
-def constant(text, bits, is_float):
+def constant(text, bits, is_float, extends_by_zero=False):
     if re.fullmatch(r"-?\d+", text):
         return int(text) & ((1 << bits) - 1)
     if re.fullmatch(r"0x[0-9a-f]+", text):
         value = int(text, 16)
         if bits == 64 and is_float:
             return value << 32  # a literal is the high half
-        if value >> 32 or (bits == 64 and value >> 31):
+        if value >> 32 or (bits == 64 and value >> 31 and not extends_by_zero):
             raise Unknown("constant " + text)
         return value
     if text.lstrip("-") in FLOATS:
@@ -114,11 +114,10 @@ def constant(text, bits, is_float):
 
 
 def scalar(text, bits):
-    """A source of a scalar instruction."""
+    """A source of a scalar instruction. Those of 64 bits are masks, to which a literal of 32 is extended by zeros."""
     found = span(text)
     if found is None:
-        return "0x%xull" % constant(text, bits, False) if bits == 64 else \
-            "0x%xu" % constant(text, bits, False)
+        return "0x%x%s" % (constant(text, bits, False, True), "ull" if bits == 64 else "u")
     first = registers(text, "s", bits)
     return "s64(w, %d)" % first if bits == 64 else "w->s[%d]" % first
 
