@@ -218,32 +218,32 @@ def reached(edges, place, allowed):
 
 
 def whole_loops(code, labels, words):
-    """A jump back: where it goes, where it stands, and all instructions that are on a way from either to the other, wherever
-    they lie, with the bytes that each moves."""
+    """Of a loop: where it is entered, from where one goes there again, and all its instructions, wherever they lie, with
+    the bytes that each moves. Jumps back alone do not tell: code that lies apart has them to places in the middle."""
     everything, moved = range(len(code)), widths(code, words)
     to, back = [following(code, labels, words, at) for at in everything], collections.defaultdict(list)
     for at in everything:
         for step in to[at]:
             back[step].append(at)
-    known = {}
+    known = set()
     for end, text in enumerate(code):
         start = target_of(text, labels, words)
-        if start is None or start > end:
+        if start is None or start > end or end in known:
             continue
-        if end not in known:
-            part = reached(to, end, everything)
-            part = reached(back, end, part)
-            known.update(dict.fromkeys(part, {at: moved[at] for at in part}))
-        if start in known[end]:
-            yield start, end, known[end]
+        part = reached(back, end, reached(to, end, everything))
+        known.update(part)
+        for entry in [at for at in part if not part.issuperset(back[at])]:
+            for last in part.intersection(back[entry]):
+                yield entry, last, {at: moved[at] for at in part}
 
 
 def loops(code, labels, words):
     """The loops over whole blocks: those that move the vectors of a class."""
     for loop in whole_loops(code, labels, words):
-        moved = list(loop[2].values())
+        moved = [width for width in loop[2].values() if width]
         states, name, beside = CLASSES.get((moved.count(16), moved.count(-16)), (None, None, 0))
-        way = shortest(code, labels, words, loop, [width for width in moved if abs(width) == 16]) if states else []
+        vectors = [width for width in moved if abs(width) == 16]
+        way = states and (shortest(code, labels, words, loop, moved) or shortest(code, labels, words, loop, vectors))
         if way:
             flight = sum(width for width in moved if width > 0) // 2 - (8 if states == "coded" else 0)  # scales: a warp's
             yield Loop(states, name, beside, len(way) / ELEMENTS,
@@ -289,7 +289,7 @@ def kernel(text, symbol, target, nvdisasm):
     listing, registers, spilled, shared = compiled(text, symbol, target, nvdisasm)
     words = AMD if target.startswith("gfx") else NVIDIA
     code, labels = instructions(listing, symbol, words)
-    found = sorted(loops(code, labels, words), key=lambda loop: loop.instructions)  # a part of one is shorter
+    found = sorted(loops(code, labels, words), key=lambda loop: -loop.instructions)  # the last of a class counts
     return Kernel(symbol, registers, spilled, shared, list({(loop.states, loop.name): loop for loop in found}.values()))
 
 
@@ -407,7 +407,7 @@ are those of the next block, so that none waits for another. No card has run the
 """
 
 
-WHY = """Of the 57 for bf16 and companded states on sm_90 the formats' own arithmetic takes 50, each result of which is a
+WHY = """Of the 58 for bf16 and companded states on sm_90 the formats' own arithmetic takes 50, each result of which is a
 bit of what is stored: codes to numbers 6 (a place, a look-up and a scale for each moment), bf16 to f32 2, moments 6, the
 block's largest 1.4, the parameter 9.4 (root, reciprocal, quotient, decay, and two candidates whose codes must agree), the
 first moment's code 10.8, the second's 14.3. Loads and stores are 1.4; the rest scales, addresses, constants and the loop.
