@@ -15,7 +15,8 @@ SYMBOLS = sorted((ROOT / "debian").glob("*.symbols"))
 def test_symbols_have_every_version_of_the_map(symbols):
     text = symbols.read_text()
     library = re.match(r"lib([\w-]+)\.so", text)[1]
-    (names,) = [path for path in ROOT.glob("*/**/%s.map" % library) if path.parent.name == "lib"]
+    maps = [path for path in ROOT.glob("*/**/%s.map" % library) if path.parent.name == "lib"]
+    (names,) = [path for path in maps if path.relative_to(ROOT).parts[0] != "build"]  # where tests copy the sources
     versions = re.findall(r"^(MEMOPT_\w+(?:\.\d+)?) \{", names.read_text(), re.M)
     assert versions and re.findall(r"\(symver\)(\S+)", text) == versions
 
