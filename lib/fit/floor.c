@@ -161,6 +161,7 @@ void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work
     uint32_t n = s->f->choice_count;
     uint64_t asked = s->budget;
     uint8_t *one = work, *fixed = work + n;
+    s->bytes_alone = 1;
     memset(set, 0, n);
     descend_from_levels(s, enough, set, work);
     (void)mo_fit_take(s, set);
@@ -177,5 +178,6 @@ void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work
         memcpy(set, one, n);
         tried = 0;
     }
+    s->bytes_alone = 0;
     s->budget = asked;
 }

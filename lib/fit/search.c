@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/memory.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_MOMENTS = 2048 };
@@ -210,7 +211,7 @@ static uint32_t best_move(const mo_fit_search *s, const uint8_t *set, const uint
             continue;
         bytes = (double)mo_fit_gain(s, set, move, moment, &seconds);
         bytes = bytes < (double)over ? bytes : (double)over;
-        double rate = bytes / (seconds > least_seconds ? seconds : least_seconds);
+        double rate = s->bytes_alone ? bytes : bytes / fmax(seconds, least_seconds);
         if (rate > best_rate) {
             best_rate = rate;
             best = move;

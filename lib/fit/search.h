@@ -23,6 +23,7 @@ typedef struct mo_fit_search {
     uint64_t moments, budget, host_limit, disk_limit;
     uint64_t work, most_work; /* events replayed, and after how many to be content */
     uint32_t shift;
+    int bytes_alone; /* seconds do not count: what is found is the same for any times */
 } mo_fit_search;
 
 memopt_status mo_fit_search_open(const memopt_fit *f, const memopt_fit_options *limits,
@@ -55,14 +56,14 @@ int mo_fit_move(const mo_fit_search *s, uint8_t *set, uint32_t move);
 /* Bytes by which a move lowers a moment, by the curves, and the seconds that it costs. */
 int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t move, uint64_t moment,
                     double *out_seconds);
-/* Changes the set until it holds, the most bytes for a second first; never those choices whose
+/* Changes the set until it holds, the most bytes for a second first (or the most bytes); never those choices whose
  * `fixed` flag is set. 0: no way was found. */
 int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed);
 /* Leaves out what a set that holds does not need, the slowest first; its exact seconds. */
 double mo_fit_prune(mo_fit_search *s, uint8_t *set);
 
-/* floor.c: a set of few bytes within these limits: the first that takes no more than `enough`, or
- * the least that was found. `work` is memory for four sets. */
+/* floor.c: a set of few bytes within these limits, whatever times are: the first that takes no more than
+ * `enough`, or the least that was found. `work` is memory for four sets. */
 void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work);
 
 #endif

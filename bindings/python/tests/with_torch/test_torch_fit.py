@@ -153,6 +153,12 @@ def test_the_host():
     assert free.host > 0
     less = planned.check(budget, host=free.host // 2)
     assert less.host <= free.host // 2 and less.seconds >= free.seconds
+    packer = planned.made._applied.packer
+    for _ in range(3):
+        results(planned.model, planned.step)
+    stats = packer.stats()
+    assert planned.made._applied.packer is packer and stats["packs"] > 0, "each step takes the same host memory"
+    assert stats["host_bytes_peak"] <= free.host + (1 << 16)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "resnet", "vit"])

@@ -46,6 +46,7 @@ class Applied:
         self.table: Dict[int, Tuple[str, List[Any]]] = {}
         self.number = self.unplanned = 0
         self.lost = self.inside = self.running = self.is_again = self.has_notes = False
+        #: One for all steps: each packs into the host memory of the last.
         self.packer: Any = None
         self.spent = Spent("cpu")
         self.calls: Dict[str, ForwardCall] = {"": ForwardCall(model, method, self.forward)}
@@ -140,7 +141,7 @@ class Applied:
         self.spent = Spent(device_type)
         if not any(spec.values()):
             return function(*args, **kwargs)
-        if spec["host"]:
+        if spec["host"] and (self.packer is None or self.packer.device_type != device_type):
             self.packer = Packer(self.options, device_type, 1, (0, 0), (None, None))
         self.number, self.running, self.lost, self.inside, self.has_notes = 0, True, False, False, False
         try:
