@@ -297,8 +297,56 @@ MO_INLINE void blocks_store(const mo_cast_piece *piece, uint64_t i, uint32_t dty
               piece->streaming);
 }
 
+enum { BLOCKS_NF4 = MO_STRIP_ELEMENTS / 32 }; /* blocks of a strip, at most */
+
+/* What the codes of each of a strip's blocks are in a type of two bytes. */
+MO_INLINE void blocks_nf4_tables(const mo_block_strip *s, uint32_t dtype, uint8_t tables[][32])
+{
+    const uint64_t last = (s->count - 1) >> s->shift, each = CAST_GROUP / 16;
+    uint16_t halves[CAST_GROUP];
+    const mo_cast_piece piece = {.destination = (unsigned char *)halves};
+    for (uint64_t b = 0; b <= last; b += each) {
+        VI v[4];
+        for (uint64_t k = 0, lane = 0; k < 4; k++, lane += MO_LANES_N) {
+            const float factor = s->factors[b + lane / 16 < last ? b + lane / 16 : last];
+            VF map = v_load((const float *)(const void *)(mo_map_nf4 + lane % 16));
+            v[k] = v_ints(v_one_nan(v_mul(map, v_set(factor))));
+        }
+        blocks_store(&piece, 0, dtype, v);
+        for (uint64_t t = 0; t < each && b + t <= last; t++)
+            v_make_codes4(tables[b + t], halves + 16 * t);
+    }
+}
+
+MO_INLINE void blocks_put_nf4(const mo_block_strip *s, uint8_t tables[][32], int streaming)
+{
+    const uint64_t count = s->count / 32 * 32, ahead = s->ahead;
+    const uint32_t shift = s->shift;
+    const uint8_t *codes = s->codes;
+    unsigned char *values = s->values;
+    for (uint64_t i = 0; i < count; i += 32) {
+        if (i % 128 == 0)
+            mo_prefetch(codes + i / 2 + ahead, 64);
+        v_put_codes4(values + 2 * i, codes + i / 2, tables[i >> shift], streaming);
+    }
+}
+
+/* Codes of NF4 to a type of two bytes. Returns how many. */
+MO_INLINE uint64_t blocks_decode_nf4(const mo_block_strip *s, uint32_t dtype)
+{
+    uint8_t tables[BLOCKS_NF4][32];
+    blocks_nf4_tables(s, dtype, tables);
+    if (s->streaming)
+        blocks_put_nf4(s, tables, 1);
+    else
+        blocks_put_nf4(s, tables, 0);
+    return s->count / 32 * 32;
+}
+
 MO_INLINE void blocks_decode(const mo_block_strip *strip, uint64_t i, uint32_t kind, uint32_t dtype)
 {
+    if (kind == MO_CODES_NF4 && mo_element_size(dtype) == 2)
+        i = blocks_decode_nf4(strip, dtype);
     const mo_block_strip part = *strip, *s = &part;
     const int pairs = mo_codes_are_pairs(kind);
     const int halves = !pairs && dtype == MO_DTYPE_BF16 && s->shift == 5;

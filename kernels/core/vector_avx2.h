@@ -454,6 +454,26 @@ MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_
     v_put(at + sizeof(VI), _mm256_permute2x128_si256(even, odd, 0x31), streaming);
 }
 
+/* A table for v_put_codes4 of 16 halfwords: 32 bytes. */
+MO_INLINE void v_make_codes4(uint8_t *table, const uint16_t *halves)
+{
+    const VI apart = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4,
+                                      6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    v_put(table, v_zip_order(_mm256_shuffle_epi8(v_loadi(halves), apart)), 0);
+}
+
+/* 32 codes of 4 bits, as v_load_codes4 reads them, to halfwords of a table in memory. */
+MO_INLINE void v_put_codes4(unsigned char *at, const uint8_t *pairs, const uint8_t *table,
+                            int streaming)
+{
+    VI x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)pairs));
+    x = v_and(v_or(_mm256_srli_epi16(x, 4), _mm256_slli_epi16(x, 8)), v_seti(0x0f0f0f0f));
+    x = v_zip_order(x);
+    VI low = v_lookup(table, x), high = v_lookup(table + 16, x);
+    v_put(at, v_zip8_low(low, high), streaming);
+    v_put(at + sizeof(VI), v_zip8_high(low, high), streaming);
+}
+
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     VF upper = v_bits(v_sll(index, 28)); /* the sign: bit 3 of the index */

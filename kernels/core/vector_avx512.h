@@ -482,6 +482,21 @@ MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_
     v_put(at, _mm512_permutexvar_epi16(v_or(x, of), table), streaming);
 }
 
+MO_INLINE void v_make_codes4(uint8_t *table, const uint16_t *halves)
+{
+    _mm256_storeu_si256((__m256i *)(void *)table,
+                        _mm256_loadu_si256((const __m256i *)(const void *)halves));
+}
+
+MO_INLINE void v_put_codes4(unsigned char *at, const uint8_t *pairs, const uint8_t *table,
+                            int streaming)
+{
+    VI all = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)table));
+    VI x = v_load_codes(pairs);
+    x = _mm512_ternarylogic_epi32(v_srl(x, 4), v_sll(x, 16), v_seti(0x000f000f), 0xa8);
+    v_put(at, _mm512_permutexvar_epi16(x, all), streaming);
+}
+
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     return _mm512_permutexvar_ps(index, table->all);

@@ -638,6 +638,25 @@ MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_
     }
 }
 
+MO_INLINE void v_make_codes4(uint8_t *table, const uint16_t *halves)
+{
+    uint8x16x2_t bytes = vld2q_u8((const uint8_t *)halves);
+    vst1q_u8(table, bytes.val[0]);
+    vst1q_u8(table + 16, bytes.val[1]);
+}
+
+MO_INLINE void v_put_codes4(unsigned char *at, const uint8_t *pairs, const uint8_t *table,
+                            int streaming)
+{
+    uint8x16_t low = vld1q_u8(table), high = vld1q_u8(table + 16), x = vld1q_u8(pairs);
+    uint8x16x2_t codes = vzipq_u8(vshrq_n_u8(x, 4), vandq_u8(x, vdupq_n_u8(15)));
+    (void)streaming;
+    for (int k = 0; k < 2; k++) {
+        uint8x16x2_t bytes = {{vqtbl1q_u8(low, codes.val[k]), vqtbl1q_u8(high, codes.val[k])}};
+        vst2q_u8(at + 32 * k, bytes);
+    }
+}
+
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     return (VF){mo_look16_4(table, index.low), mo_look16_4(table, index.high)};

@@ -74,6 +74,7 @@ static const row rows[] = {
      {{"checkpointing every → full", "--checkpointing full", "run.checkpointing=full",
        MO_PLAN_TIER_TIME, 1}}},
     {MO_PLAN_CHANGE_OFFLOAD, "run.offload=activations,optimizer", {{0}}},
+    {MO_PLAN_CHANGE_OFFLOAD, "card.unified=yes", {{0}}}, /* the host is the card */
     {MO_PLAN_CHANGE_OFFLOAD,
      "",
      {{"activations to the host", "--offload activations", "run.offload=activations",

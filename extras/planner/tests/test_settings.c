@@ -27,6 +27,8 @@ TEST(refused_with_the_numbers)
         {"model.hidden=768;model.layers=5000", "5000", "4096"},
         {"model.family=lama", "\"lama\"", "llama|mixtral"},
         {"run.offload=activations,disk", "activations,disk", "activations|optimizer"},
+        {"model.hidden=768;run.offload=activations,optimizer;card.unified=yes",
+         "run.offload is activations,optimizer", "card.unified"},
         {"run.use_cache=true", "\"true\"", "no|yes"},
         {"run.weight_dtype=i64", "i64", "fp32|fp16|bf16"},
         {"model.hidden_dropout=1", "\"1\"", "below 1"},

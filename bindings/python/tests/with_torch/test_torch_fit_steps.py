@@ -267,6 +267,28 @@ def test_the_trainer(tmp_path, accumulate):
     assert peak <= 1.01 * callback.fit.budget
 
 
+def least_of(callback):
+    """The least budget that it can hold."""
+    now = callback.fit._now
+    return now.planner.solve(0, *callback.fit._limits()).peak + now.states
+
+
+def test_the_trainers_disk(tmp_path):
+    """Near the floor values go there, by way of a full host."""
+    with pytest.raises(ValueError, match="pass host="):
+        mt.Fit.for_trainer("1GiB", disk=tmp_path)
+    places = {"host": "48KiB", "disk": tmp_path}
+    plain, _ = trained(tmp_path, [])
+    wide = mt.Fit.for_trainer("1GiB", **places)
+    trained(tmp_path, [wide])
+    callback = mt.Fit.for_trainer(int(1.02 * least_of(wide)), **places)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, _ = trained(tmp_path, [callback])
+    assert same([*model.parameters()], [*plain.parameters()]) and not callback.fit.unplanned
+    assert callback.fit.disk_bytes > 0 < callback.fit.host_bytes <= 48 << 10
+
+
 def test_the_signature_stays():
     """The Trainer takes names of columns from it."""
     model, step = models.stack()
@@ -340,6 +362,13 @@ def test_lightning(tmp_path):
     assert same([*module.parameters()], [*plain.parameters()]) and torch.equal(loss, again)
     assert callback.fit.choices and callback.fit.peak_bytes <= callback.fit.budget
     assert "training_step" not in vars(module) and "log" not in vars(module)
+    places = {"host": "48KiB", "disk": tmp_path}
+    wide = mt.Fit.for_lightning("1GiB", **places)
+    train([wide])
+    callback = mt.Fit.for_lightning(int(1.02 * least_of(wide)), **places)
+    module, again = train([callback])
+    assert same([*module.parameters()], [*plain.parameters()]) and torch.equal(loss, again)
+    assert callback.fit.disk_bytes > 0
 
 
 # --- processes -------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@
     X(SIZE, workspace_bytes, 1125899906842624, "workspaces of products; default: 72 MiB")          \
     X(SIZE, other_bytes, 1125899906842624, "memory that other programs use")                       \
     X(SWITCH, cuda_graphs, 0, "steps are captured: a private pool of activations; default: no")    \
+    X(SWITCH, unified, 0, "its memory is the host's own (GB10, APUs): no copy saves; default: no") \
     X(NUMBER, link_bytes_per_second, 1e18, "host link, one way; default: 12e9")                    \
     X(NUMBER, disk_bytes_per_second, 1e18, "disk; default: 2e9")                                   \
     X(NUMBER, flops_per_second, 1e30, "sustained rate of training; default: 60e12")

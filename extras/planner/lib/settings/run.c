@@ -147,6 +147,22 @@ static memopt_status fill_run(mo_plan_settings *s)
                            s->run.sequence);
 }
 
+/* A copy on the host would take the same memory a second time. */
+static memopt_status check_unified(const mo_plan_settings *s)
+{
+    char words[64] = "";
+    mo_plan_given given = {.run = s->run};
+    if (s->card.unified != MO_PLAN_YES || s->run.offload == 0)
+        return MEMOPT_OK;
+    (void)mo_plan_key_text(mo_plan_key_of(offsetof(mo_plan_given, run.offload)), &given, words,
+                           sizeof words);
+    return mo_fail(
+        MEMOPT_INVALID_ARGUMENT,
+        "plan: run.offload is %s and card.unified is yes: what goes to the host stays in "
+        "the card's memory; leave run.offload out",
+        words);
+}
+
 static void read(mo_plan_settings *s, const mo_plan_model *model, const mo_plan_run *run,
                  const mo_plan_card *card)
 {
@@ -165,6 +181,7 @@ memopt_status mo_plan_settings_fill(mo_plan_settings *s, const mo_plan_model *mo
     read(s, model, run, card);
     MO_TRY(mo_plan_model_fill(s));
     MO_TRY(fill_run(s));
+    MO_TRY(check_unified(s));
     MO_TRY(check_quantized(s));
     MO_TRY(derive(s));
     mo_plan_card_fill(&s->card);
@@ -178,6 +195,7 @@ memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_
     MO_TRY(mo_plan_model_fill_measured(s, model));
     uint64_t sequence = s->run.sequence, mean = s->run.sequence_mean;
     MO_TRY(fill_run(s));
+    MO_TRY(check_unified(s));
     s->run.sequence = sequence;
     s->run.sequence_mean = mean;
     mo_plan_card_fill(&s->card);

@@ -177,7 +177,7 @@ static int other_checkpointing(mo_plan_case *c, mo_plan_change *out, uint32_t to
 
 static int other_offload(mo_plan_case *c, mo_plan_change *out, uint32_t what)
 {
-    if (c->run.offload & what)
+    if (c->run.offload & what || c->card.unified == MO_PLAN_YES)
         return 0;
     c->run.offload |= what;
     SAY(out, change, "%s to the host",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -71,10 +71,10 @@ def fit(
     What the optimizer has become stays after remove().
     """
     check(model)
-    made, limits = None, (parse_size(budget), None if host is None else parse_size(host))
+    made, make = None, _maker(budget, host, disk, allow, "forward")
     try:
         with Interruptible(patience=1):  # torch ends the process where a mode's function raises in C++'s "noexcept"
-            made = Fit(model, optimizer, step, *limits, allow, disk=parse_place(host, disk))
+            made = make(model, optimizer, step)
             if step is not None:
                 made._plan(step)
     except BaseException:
@@ -210,19 +210,22 @@ class Fit(Planning):
         return made
 
     @staticmethod
-    def for_trainer(budget: Size, host: Optional[Size] = None, allow: Sequence[str] = ()) -> Any:
-        """A callback for the Trainer of transformers, whose training takes at most `budget` bytes."""
+    def for_trainer(
+        budget: Size, host: Optional[Size] = None, allow: Sequence[str] = (), *, disk: Optional[Disk] = None
+    ) -> Any:
+        """A callback for the Trainer of transformers, whose training takes at most `budget` bytes; see :func:`fit`."""
         from ._frameworks import trainer_callback
 
-        return trainer_callback(lambda model, optimizer: fit(model, optimizer, budget=budget, host=host, allow=allow))
+        return trainer_callback(_maker(budget, host, disk, allow, "forward"))
 
     @staticmethod
-    def for_lightning(budget: Size, host: Optional[Size] = None, allow: Sequence[str] = ()) -> Any:
-        """A callback for Lightning's Trainer, with automatic optimization."""
+    def for_lightning(
+        budget: Size, host: Optional[Size] = None, allow: Sequence[str] = (), *, disk: Optional[Disk] = None
+    ) -> Any:
+        """A callback for Lightning's Trainer, with automatic optimization; see :func:`fit`."""
         from ._frameworks import lightning_callback
 
-        limits = parse_size(budget), None if host is None else parse_size(host)
-        return lightning_callback(lambda module, optimizer: Fit(module, optimizer, None, *limits, allow, "training_step"))
+        return lightning_callback(_maker(budget, host, disk, allow, "training_step"))
 
     # --- forwards ---
 
@@ -270,6 +273,18 @@ class Fit(Planning):
             with_gradients = " that adds to gradients" if gradients else ""
             warnings.warn("fit: a step of shapes %s%s %s" % (key, with_gradients, said), stacklevel=5)
         return planned
+
+
+def _maker(
+    budget: Size, host: Optional[Size], disk: Optional[Disk], allow: Sequence[str], method: str
+) -> Callable[..., "Fit"]:
+    """Checks what fit() is given; the result makes the Fit of a model, an optimizer and a step."""
+    limits, place = (parse_size(budget), None if host is None else parse_size(host)), parse_place(host, disk)
+
+    def make(model: torch.nn.Module, optimizer: Any, step: Optional[Step] = None) -> Fit:
+        return Fit(model, optimizer, step, *limits, allow, method, place)
+
+    return make
 
 
 def _key_of(args: Any, kwargs: Any) -> str:

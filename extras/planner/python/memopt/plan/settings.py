@@ -229,6 +229,7 @@ class Card(Settings):
     workspace_bytes: Optional[Size] = None
     other_bytes: Optional[Size] = None
     cuda_graphs: Optional[Switch] = None
+    unified: Optional[Switch] = None
     link_bytes_per_second: Optional[float] = None
     disk_bytes_per_second: Optional[float] = None
     flops_per_second: Optional[float] = None
