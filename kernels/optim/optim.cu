@@ -323,10 +323,7 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
         done = mo_step_classes<RULE, MO_STATE_F32>(span, left, 0);
     }
     mo_barrier(); /* what follows is read anew: kept, it would take the loops' registers */
-    uint32_t first = done - done % MO_OPTIM_GROUPS;
-    MO_UNROLL
-    for (int group = 0; group < MO_OPTIM_GROUPS; group++)
-        first = left->by[group] ? 0 : first;
+    uint32_t first = mo_left_any(left) ? 0 : done - done % MO_OPTIM_GROUPS;
     if (first < done || done * MO_BLOCK_SIZE < span->count)
         mo_step_rest<RULE, FORMAT>(span, left, tables, plain, first, done);
 }

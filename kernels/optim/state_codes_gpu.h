@@ -250,21 +250,38 @@ template <> struct mo_codec<MO_STATE_8BIT> {
     }
 };
 
-/* mo_code4_unsigned for y of at most 1, as a difference. */
+/* The codes of two values of at most 1, above these. */
 #if MO_NVCC_DEVICE
 #define MO_CODE4_FROM 0x4b000001u
 #else
 #define MO_CODE4_FROM 0u
 #endif
-MO_DEVICE uint32_t mo_code4_unsigned_in(float y)
+#define MO_CODE4_SIGNED_FROM 0x4b400000u
+
+/* mo_code4_unsigned. */
+MO_DEVICE void mo_codes4_unsigned(const float y[2], uint32_t codes[2])
 {
 #if MO_NVCC_DEVICE
     /* The least whole number that is not below t, by adding 2^23 rounded up: 1 for code 0. */
-    float t = fmaxf(__fmaf_rn(y, 16.0f, -0.5f), 0.5f);
-    return mo_f32_bits(__fadd_ru(t, 8388608.0f));
+    mo_two t = mo_fma2(mo_two_of(y), mo_both(16.0f), mo_both(-0.5f));
+    for (int k = 0; k < 2; k++)
+        codes[k] = mo_f32_bits(__fadd_ru(fmaxf(t.of[k], 0.5f), 8388608.0f));
 #else
-    return mo_code4_unsigned(y);
+    codes[0] = mo_code4_unsigned(y[0]);
+    codes[1] = mo_code4_unsigned(y[1]);
 #endif
+}
+
+/* mo_code4_companded of what is no NaN. */
+MO_DEVICE void mo_codes4_signed(const float y[2], uint32_t codes[2])
+{
+    const mo_two size = {{mo_magnitude(y[0]), mo_magnitude(y[1])}};
+    mo_two sum = mo_fma2(mo_both(MO_COMPAND4_3), size, mo_both(MO_COMPAND4_2));
+    sum = mo_fma2(sum, size, mo_both(MO_COMPAND4_1));
+    sum = mo_fma2(sum, size, mo_both(MO_COMPAND4_0));
+    sum = mo_fma2(mo_two_of(y), sum, mo_both(MO_COMPAND4_ROUND));
+    codes[0] = mo_f32_bits(sum.of[0]);
+    codes[1] = mo_f32_bits(sum.of[1]);
 }
 
 /* Two codes a byte. */
@@ -301,24 +318,19 @@ template <> struct mo_codec<MO_STATE_COMPANDED4> {
         mo_mul8(values, scale, values);
     }
 
-    MO_DEVICE uint32_t encode_signed(const float y[8])
-    {
-        uint32_t word = 0;
-        MO_UNROLL
-        for (uint32_t k = 0; k < 8; k++) {
-            float x = y[(7 - k) ^ 1];
-            word = word << 4 | mo_code4_companded(x);
-        }
-        return word;
-    }
-
     MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[1])
     {
         (void)t;
-        words[0] = is_signed ? encode_signed(y) : 0u - MO_CODE4_FROM * 0x11111111u;
+        words[0] = 0u - (is_signed ? MO_CODE4_SIGNED_FROM : MO_CODE4_FROM) * 0x11111111u;
         MO_UNROLL
-        for (uint32_t k = 0; k < 8 && !is_signed; k++)
-            words[0] += mo_code4_unsigned_in(y[k]) << (k ^ 1) * 4;
+        for (uint32_t k = 0; k < 8; k += 2) {
+            uint32_t codes[2];
+            if (is_signed)
+                mo_codes4_signed(y + k, codes);
+            else
+                mo_codes4_unsigned(y + k, codes);
+            words[0] += (codes[0] << (k + 1) * 4) + (codes[1] << k * 4);
+        }
     }
 };
 

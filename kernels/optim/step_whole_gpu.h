@@ -1,10 +1,12 @@
 /*
  * Whole blocks of the types that most programs have, all tensors aligned: bf16 parameters and
- * gradients; f32 both; f32 parameters with bf16 gradients and a bf16 copy. Part of optim.cu.
+ * gradients; f32 parameters, whose gradients may be of f32 or bf16 and which may have a bf16 copy. Part
+ * of optim.cu.
  *
- * Types and alignments are known to the compiler here. A warp has a run of blocks, one after the
- * other. A thread has its eight elements of the next block on their way, of all tensors at once,
- * while it computes this one: a GPU needs that many bytes in flight to reach its memory's speed.
+ * A loop for bf16 and one for f32: there memory takes so much longer than instructions that the types
+ * beside the parameter's may be tested in it. A warp has a run of blocks, one after the other. A thread
+ * has its eight elements of the next block on their way, of all tensors at once, while it computes this
+ * one: a GPU needs that many bytes in flight to reach its memory's speed.
  *
  * There are no branches in the loop for what is seldom: a block with a NaN, or of which approximations
  * do not decide, is not written, and left to the general form.
@@ -12,10 +14,10 @@
 #ifndef MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
 #define MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
 
-/* Of a chunk, in shared memory: the blocks that are left to the general form, and which groups have
- * left one. A group's first thread writes. */
+/* Of a chunk, in shared memory: the blocks that are left to the general form. A group's first thread
+ * writes. */
 typedef struct mo_left_blocks {
-    uint32_t of[MO_CHUNK_BLOCKS], by[MO_OPTIM_GROUPS];
+    uint32_t of[MO_CHUNK_BLOCKS];
 } mo_left_blocks;
 
 /* A barrier is due afterwards. */
@@ -23,8 +25,16 @@ MO_DEVICE void mo_left_begin(mo_left_blocks *left)
 {
     if (mo_thread_index() < MO_CHUNK_BLOCKS)
         left->of[mo_thread_index()] = 0;
-    if (mo_thread_index() < MO_OPTIM_GROUPS)
-        left->by[mo_thread_index()] = 0;
+}
+
+/* Whether there are any, in all threads, which must all ask. */
+MO_DEVICE uint32_t mo_left_any(const mo_left_blocks *left)
+{
+    uint32_t any = 0;
+    MO_UNROLL
+    for (uint32_t i = mo_thread_index() % MO_LANES; i < MO_CHUNK_BLOCKS; i += MO_LANES)
+        any |= left->of[i];
+    return !mo_group_all(!any);
 }
 
 /* Words of eight elements. */
@@ -33,26 +43,28 @@ template <uint32_t DTYPE> struct mo_eight {
 };
 
 /* What a thread reads of a block. */
-template <uint32_t FORMAT, uint32_t P, uint32_t G> struct mo_eight_raw {
+template <uint32_t FORMAT, uint32_t P> struct mo_eight_raw {
     uint32_t m[mo_code_words<FORMAT>::N], v[mo_code_words<FORMAT>::N],
-        slow[mo_code_words<FORMAT>::N], p[mo_eight<P>::WORDS], g[mo_eight<G>::WORDS];
+        slow[mo_code_words<FORMAT>::N], p[mo_eight<P>::WORDS], g[mo_eight<P>::WORDS];
     uint32_t m_scale, v_scale, slow_scale;
 };
 
-/* Where these are in the tensors, and where the results go. */
+/* Where these are in the tensors, and where the results go. Those of f32 parameters' gradients, whose
+ * size is not known, are those of the block that is read next. */
 typedef struct mo_eight_place {
     unsigned char *m, *v, *slow, *m_scale, *v_scale, *slow_scale, *p, *copy;
     const unsigned char *g;
+    uint32_t g_bytes, has_copy; /* of a thread's gradients; whether there is a copy */
 } mo_eight_place;
 
-/* Bytes of a block of 256 elements. */
-template <uint32_t FORMAT, uint32_t P, uint32_t G> struct mo_whole_bytes {
+/* Bytes of a block of 256 elements, and blocks of a turn. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P> struct mo_whole {
     enum {
         CODES = MO_LANES * 4 * mo_code_words<FORMAT>::N,
         SCALES = 4 * (MO_BLOCK_SIZE / mo_format_block(FORMAT)),
         P_BYTES = MO_LANES * mo_eight<P>::BYTES,
-        G_BYTES = MO_LANES * mo_eight<G>::BYTES,
-        COPY = MO_BLOCK_SIZE * 2
+        COPY = MO_BLOCK_SIZE * 2,
+        TURN = RULE == MO_RULE_ADAMW && P == MO_DTYPE_BF16 ? 2 : 1
     };
 };
 
@@ -84,16 +96,38 @@ template <> struct mo_codec<MO_STATE_F32> : mo_plain_codec<MO_DTYPE_F32> {
 template <> struct mo_codec<MO_STATE_BF16> : mo_plain_codec<MO_DTYPE_BF16> {
 };
 
-/* All but the parameters, of the block AHEAD of the place. */
-template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int AHEAD>
-MO_DEVICE void mo_read_states(const mo_eight_place *at, uint32_t more,
-                              mo_eight_raw<FORMAT, P, G> *raw)
+/* The gradients of the block AHEAD of the place, or of f32 parameters of the next one. */
+template <uint32_t P, int AHEAD>
+MO_DEVICE void mo_read_gradients(mo_eight_place *at, uint32_t more, uint32_t *words)
 {
-    typedef mo_whole_bytes<FORMAT, P, G> bytes;
+    if (P != MO_DTYPE_F32) {
+        mo_read_ahead<4, AHEAD * MO_BLOCK_SIZE * 2>(more, at->g, words);
+        return;
+    }
+    mo_read_ahead<4, 0>(more, at->g, words);
+    if (MO_TYPES != MO_TYPES_COPY)
+        mo_read_ahead<4, 0>(at->g_bytes == 32 ? more : 0, at->g + 16, words + 4);
+    at->g += mo_ahead(MO_LANES * at->g_bytes);
+}
+
+template <uint32_t P>
+MO_DEVICE void mo_gradients_of(const mo_eight_place *at, const uint32_t *words, float g[8])
+{
+    if (P != MO_DTYPE_F32 || at->g_bytes == 16)
+        mo_eight_values<MO_DTYPE_BF16>(words, g);
+    else
+        mo_eight_values<P>(words, g);
+}
+
+/* All but the parameters, of the block AHEAD of the place. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P, int AHEAD>
+MO_DEVICE void mo_read_states(mo_eight_place *at, uint32_t more, mo_eight_raw<FORMAT, P> *raw)
+{
+    typedef mo_whole<RULE, FORMAT, P> whole;
     enum {
         N = mo_code_words<FORMAT>::N,
-        CODES = AHEAD * bytes::CODES,
-        SCALES = AHEAD * bytes::SCALES
+        CODES = AHEAD * whole::CODES,
+        SCALES = AHEAD * whole::SCALES
     };
     mo_read_ahead<N, CODES>(more, at->m, raw->m);
     if (mo_rule_has_second(RULE))
@@ -107,7 +141,7 @@ MO_DEVICE void mo_read_states(const mo_eight_place *at, uint32_t more,
         if (mo_rule_has_slow(RULE))
             mo_read_ahead<1, SCALES>(more, at->slow_scale, &raw->slow_scale);
     }
-    mo_read_ahead<mo_eight<G>::WORDS, AHEAD * bytes::G_BYTES>(more, at->g, raw->g);
+    mo_read_gradients<P, AHEAD>(at, more, raw->g);
 }
 
 /* Writes moments that have no scales, if all is `fine`. */
@@ -218,15 +252,14 @@ MO_DEVICE uint32_t mo_step_eight(const mo_rule_coef *coef, const mo_near_rates *
 
 /* The block AHEAD of the place, of which raw has been read; reads the one behind it if there is
  * `more`. */
-template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY, int AHEAD>
-MO_DEVICE void mo_step_whole_block(const mo_optim_span *s, mo_left_blocks *left,
-                                   const mo_eight_place *at, uint32_t more,
-                                   const mo_rule_coef *coef, const mo_near_rates *near,
-                                   const typename mo_codec<FORMAT>::tables *tables,
-                                   mo_eight_raw<FORMAT, P, G> *raw)
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P, int AHEAD>
+MO_DEVICE void
+mo_step_whole_block(const mo_optim_span *s, mo_left_blocks *left, mo_eight_place *at, uint32_t more,
+                    const mo_rule_coef *coef, const mo_near_rates *near,
+                    const typename mo_codec<FORMAT>::tables *tables, mo_eight_raw<FORMAT, P> *raw)
 {
-    typedef mo_whole_bytes<FORMAT, P, G> bytes;
-    enum { N = 8, CODES = AHEAD * bytes::CODES, SCALES = AHEAD * bytes::SCALES };
+    typedef mo_whole<RULE, FORMAT, P> whole;
+    enum { N = 8, CODES = AHEAD * whole::CODES, SCALES = AHEAD * whole::SCALES };
     const int early = RULE == MO_RULE_ADAMW && (P == MO_DTYPE_BF16 || MO_NVCC_DEVICE);
     mo_pack_range range = {0, 0, 0, 0};
     float m[N], v[N], slow[N], g[N], p[N];
@@ -237,26 +270,26 @@ MO_DEVICE void mo_step_whole_block(const mo_optim_span *s, mo_left_blocks *left,
         mo_codec<FORMAT>::decode(tables, 0, raw->v, mo_f32_from_bits(raw->v_scale), v);
     if (mo_rule_has_slow(RULE))
         mo_codec<FORMAT>::decode(tables, 1, raw->slow, mo_f32_from_bits(raw->slow_scale), slow);
-    mo_eight_values<G>(raw->g, g);
+    mo_gradients_of<P>(at, raw->g, g);
     mo_eight_values<P>(raw->p, p);
     if (RULE == MO_RULE_ADAMW)
         mo_adamw_moments_of<N>(coef, g, m, v, &range);
     if (early)
-        mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
+        mo_read_states<RULE, FORMAT, P, AHEAD + 1>(at, more, raw);
     uint32_t fine = mo_step_eight<RULE, FORMAT, P>(coef, near, g, p, m, v, slow, &range, words);
     if (!early)
-        mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
+        mo_read_states<RULE, FORMAT, P, AHEAD + 1>(at, more, raw);
     fine = mo_group_all(fine);
     if (MO_RARE(!fine && mo_thread_index() % MO_LANES == 0)) {
-        uint32_t block = (uint32_t)(at->g - (const unsigned char *)s->gradient) / bytes::G_BYTES;
-        left->of[block + mo_ahead(AHEAD)] = left->by[mo_thread_index() / MO_LANES] = 1;
+        uint32_t block = (uint32_t)(at->p - (unsigned char *)s->parameter) / whole::P_BYTES;
+        left->of[block + mo_ahead(AHEAD)] = 1;
     }
-    mo_read_ahead<mo_eight<P>::WORDS, (AHEAD + 1) * bytes::P_BYTES>(more, at->p, raw->p);
-    mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(fine, at->p, words);
-    if (COPY) {
+    mo_read_ahead<mo_eight<P>::WORDS, (AHEAD + 1) * whole::P_BYTES>(more, at->p, raw->p);
+    mo_write_ahead<mo_eight<P>::WORDS, AHEAD * whole::P_BYTES>(fine, at->p, words);
+    if (P == MO_DTYPE_F32 && MO_TYPES != MO_TYPES_F32) {
         uint32_t copy[4];
         mo_pack_words<N, MO_DTYPE_BF16>(p, 0, copy);
-        mo_write_ahead<4, AHEAD * bytes::COPY>(fine, at->copy, copy);
+        mo_write_ahead<4, AHEAD * whole::COPY>(fine & at->has_copy, at->copy, copy);
     }
     if constexpr (mo_format_has_scales(FORMAT))
         mo_write_coded<RULE, FORMAT, CODES, SCALES>(fine, at, tables, &range, m, v, slow);
@@ -265,7 +298,7 @@ MO_DEVICE void mo_step_whole_block(const mo_optim_span *s, mo_left_blocks *left,
 }
 
 /* The place of a thread in block `block` of a span. */
-template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P>
 MO_DEVICE mo_eight_place mo_eight_place_of(const mo_optim_span *s, uint32_t block)
 {
     enum { N = mo_code_words<FORMAT>::N };
@@ -279,57 +312,63 @@ MO_DEVICE mo_eight_place mo_eight_place_of(const mo_optim_span *s, uint32_t bloc
     at.slow = mo_rule_has_slow(RULE) ? (unsigned char *)s->slow + eight * 4 * N : 0;
     at.slow_scale = mo_rule_has_slow(RULE) ? (unsigned char *)s->slow_absmax + scale : 0;
     at.p = (unsigned char *)s->parameter + eight * mo_eight<P>::BYTES;
-    at.g = (const unsigned char *)s->gradient + eight * mo_eight<G>::BYTES;
-    at.copy = COPY ? (unsigned char *)s->copy + eight * 16 : 0;
+    at.g_bytes = mo_type_of_gradient(s) == MO_DTYPE_F32 ? 32 : 16;
+    at.g = (const unsigned char *)s->gradient + eight * at.g_bytes;
+    at.has_copy = mo_copy_of(s) != 0;
+    at.copy = (unsigned char *)mo_copy_of(s) + eight * 16;
     return at;
 }
 
-/* On to the second next block. */
-template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
-MO_DEVICE void mo_advance(mo_eight_place *at)
+/* On to the next turn. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P> MO_DEVICE void mo_advance(mo_eight_place *at)
 {
-    typedef mo_whole_bytes<FORMAT, P, G> bytes;
-    at->m += mo_ahead(2 * bytes::CODES);
-    at->m_scale += mo_ahead(2 * bytes::SCALES);
+    typedef mo_whole<RULE, FORMAT, P> whole;
+    const uint32_t codes = mo_ahead(whole::TURN * whole::CODES);
+    const uint32_t scales = mo_ahead(whole::TURN * whole::SCALES);
+    at->m += codes;
+    at->m_scale += scales;
     if (mo_rule_has_second(RULE)) {
-        at->v += mo_ahead(2 * bytes::CODES);
-        at->v_scale += mo_ahead(2 * bytes::SCALES);
+        at->v += codes;
+        at->v_scale += scales;
     }
     if (mo_rule_has_slow(RULE)) {
-        at->slow += mo_ahead(2 * bytes::CODES);
-        at->slow_scale += mo_ahead(2 * bytes::SCALES);
+        at->slow += codes;
+        at->slow_scale += scales;
     }
-    at->p += mo_ahead(2 * bytes::P_BYTES);
-    at->g += mo_ahead(2 * bytes::G_BYTES);
-    if (COPY)
-        at->copy += mo_ahead(2 * bytes::COPY);
+    at->p += mo_ahead(whole::TURN * whole::P_BYTES);
+    at->copy += mo_ahead(whole::TURN * whole::COPY);
+    if (P != MO_DTYPE_F32)
+        at->g += mo_ahead(whole::TURN * whole::P_BYTES);
 }
 
-/* The whole blocks of a chunk, an even number in each half of a warp of 64. Two a turn, whose places
- * are constants away from one another. */
-template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
+/* The whole blocks of a chunk, an even number in each half of a warp of 64. A turn's places are constants
+ * away from one another: where there are two, pointers move half as often. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P>
 MO_DEVICE void mo_step_whole(const mo_optim_span *s, mo_left_blocks *left_blocks,
                              const mo_rule_coef *coef,
                              const typename mo_codec<FORMAT>::tables *tables, uint32_t whole)
 {
+    enum { TURN = mo_whole<RULE, FORMAT, P>::TURN };
     const uint32_t halves = mo_warp_size() / MO_LANES;
     const uint32_t run = MO_CHUNK_BLOCKS / MO_OPTIM_GROUPS * halves, first = mo_warp_index() * run;
     uint32_t left = first >= whole ? 0 : first + run < whole ? run : whole - first;
     const mo_near_rates near = mo_near_rates_of(coef);
-    mo_eight_raw<FORMAT, P, G> raw;
+    mo_eight_raw<FORMAT, P> raw;
     if (left == 0)
         return;
-    mo_eight_place at = mo_eight_place_of<RULE, FORMAT, P, G, COPY>(
-        s, first + mo_thread_index() / MO_LANES % halves);
-    mo_read_states<RULE, FORMAT, P, G, 0>(&at, 1, &raw);
+    mo_eight_place at =
+        mo_eight_place_of<RULE, FORMAT, P>(s, first + mo_thread_index() / MO_LANES % halves);
+    mo_read_states<RULE, FORMAT, P, 0>(&at, 1, &raw);
     mo_read_ahead<mo_eight<P>::WORDS, 0>(1, at.p, raw.p);
     MO_ROLLED
-    for (; left != 0; left -= 2 * halves) {
-        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 0>(s, left_blocks, &at, 1, coef, &near,
-                                                         tables, &raw);
-        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 1>(
-            s, left_blocks, &at, mo_kept(left - 2 * halves), coef, &near, tables, &raw);
-        mo_advance<RULE, FORMAT, P, G, COPY>(&at);
+    while (left != 0) {
+        left -= TURN * halves;
+        if (TURN == 2)
+            mo_step_whole_block<RULE, FORMAT, P, 0>(s, left_blocks, &at, 1, coef, &near, tables,
+                                                    &raw);
+        mo_step_whole_block<RULE, FORMAT, P, TURN - 1>(s, left_blocks, &at, mo_kept(left), coef,
+                                                       &near, tables, &raw);
+        mo_advance<RULE, FORMAT, P>(&at);
     }
 }
 
@@ -357,13 +396,11 @@ MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, mo_left_blocks *left,
         near = near && coef->eps > 0.0f;
 #endif
     if (mo_type_of_parameter(s) == MO_DTYPE_BF16 && narrow && !mo_copy_of(s) && near)
-        mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16, MO_DTYPE_BF16, 0>(s, left, coef, tables, whole);
-    else if (MO_NVCC_DEVICE && !near)
-        return 0;
-    else if (wide && mo_type_of_gradient(s) == MO_DTYPE_F32 && !mo_copy_of(s))
-        mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_F32, 0>(s, left, coef, tables, whole);
-    else if (wide && narrow && aligned.copy && mo_type_of_copy(s) == MO_DTYPE_BF16)
-        mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_BF16, 1>(s, left, coef, tables, whole);
+        mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16>(s, left, coef, tables, whole);
+    else if (wide && (narrow || mo_type_of_gradient(s) == MO_DTYPE_F32) &&
+             (near || !MO_NVCC_DEVICE) &&
+             (!mo_copy_of(s) || (aligned.copy && mo_type_of_copy(s) == MO_DTYPE_BF16)))
+        mo_step_whole<RULE, FORMAT, MO_DTYPE_F32>(s, left, coef, tables, whole);
     else
         return 0;
     return whole;

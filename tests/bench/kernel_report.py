@@ -5,8 +5,8 @@
 
 Compiles the text that the library carries, one kernel at a time as at its first launch, with nvcc and clang, and
 disassembles it (nvdisasm, from CUDA or from pip's nvidia-cuda-nvdisasm). The kernel of a format is that which steps.def
-names, as for the library. A row is a loop over the whole blocks of a class of types: two blocks a turn, in which a
-thread has eight elements each. Instructions are those of the shortest way through the loop that reads and writes all;
+names, as for the library. A row is a loop over the whole blocks of a class of types, in each of which a thread has eight
+elements. Instructions are those of the shortest way through the loop that reads and writes all;
 repairs of rare values lie beside it. A loop of casts, norms or blocks is for many types: its way is the shortest that
 reads and writes vectors of a row's widths.
 """
@@ -32,12 +32,12 @@ PAGE = ROOT / "docs/benchmarks/kernels.md"
 FORMATS = {"COMPANDED": "companded 8-bit", "8BIT": "dynamic 8-bit", "COMPANDED4": "companded 4-bit"}
 TARGETS = ["sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx1030", "gfx1100", "gfx90a", "gfx942"]
 PLAIN = ["bf16", "32-bit"]  # states without scales, of one kernel
-BF16, COPY, F32 = "bf16", "f32, gradients and copy bf16", "f32"
-# By vectors of 16 bytes that a turn reads and writes: the states, the class, and bytes of an element beside the states.
-CLASSES = {(4, 2): ("coded", BF16, 6), (6, 6): ("coded", COPY, 12), (8, 4): ("coded", F32, 12),
-           (8, 6): ("bf16", BF16, 6), (10, 10): ("bf16", COPY, 12), (12, 8): ("bf16", F32, 12),
-           (12, 10): ("32-bit", BF16, 6), (14, 14): ("32-bit", COPY, 12), (16, 12): ("32-bit", F32, 12)}
-ELEMENTS = 16  # of a thread in a turn
+BF16, F32 = "bf16", "f32"
+# By vectors of 16 bytes that a turn reads and writes: the states and the class. That of f32 has the moves of its copy.
+CLASSES = {(4, 2): ("coded", BF16), (4, 3): ("coded", F32), (8, 6): ("bf16", BF16), (6, 5): ("bf16", F32),
+           (12, 10): ("32-bit", BF16), (8, 7): ("32-bit", F32)}
+BESIDE = {BF16: 6, F32: 12}  # bytes of an element beside the states; of f32 either gradients or these and a copy are bf16
+BLOCKS = {BF16: 2, F32: 1}   # of a turn
 THREADS = 256
 
 
@@ -87,7 +87,6 @@ CARDS = {"T4": Card("sm_75", 40, 1.35, .32, .80, 600, 2), "RTX 4090": Card("sm_8
 class Loop(NamedTuple):
     states: str
     name: str
-    beside: int       # bytes of an element beside the states
     instructions: float  # an element
     issued: float     # ... in turns of the unit that is busiest with them
     flight: int       # bytes of a thread on their way
@@ -241,13 +240,13 @@ def loops(code, labels, words):
     """The loops over whole blocks: those that move the vectors of a class."""
     for loop in whole_loops(code, labels, words):
         moved = [width for width in loop[2].values() if width]
-        states, name, beside = CLASSES.get((moved.count(16), moved.count(-16)), (None, None, 0))
+        states, name = CLASSES.get((moved.count(16), moved.count(-16)), (None, None))
         vectors = [width for width in moved if abs(width) == 16]
         way = states and (shortest(code, labels, words, loop, moved) or shortest(code, labels, words, loop, vectors))
         if way:
-            flight = sum(width for width in moved if width > 0) // 2 - (8 if states == "coded" else 0)  # scales: a warp's
-            yield Loop(states, name, beside, len(way) / ELEMENTS,
-                       sum(turns(code[i], words is AMD) for i in way) / ELEMENTS, flight,
+            blocks, elements = BLOCKS[name], BLOCKS[name] * 8
+            flight = sum(width for width in moved if width > 0) // blocks - (8 if states == "coded" else 0)  # scales: a warp's
+            yield Loop(states, name, len(way) / elements, sum(turns(code[i], words is AMD) for i in way) / elements, flight,
                        sum(bool(re.search(words["spill"], code[i])) for i in way))
 
 
@@ -383,7 +382,8 @@ def share_of_copy(card, moved, issued, looked, flight, warps, doubles=0.0):
 def share_of_step(card, kernel, loop, form, tables):
     state = {"COMPANDED4": 0.5, "bf16": 2.0, "32-bit": 4.0}.get(form, 1.0)
     scales = 0 if form in PLAIN else 16 / (128 if form == "COMPANDED4" else 256)
-    return share_of_copy(card, loop.beside + 4 * state + scales, loop.issued, shared_turns(form, tables), (loop.flight, 1.0),
+    moved = BESIDE[loop.name] + 4 * state + scales
+    return share_of_copy(card, moved, loop.issued, shared_turns(form, tables), (loop.flight, loop.flight / 8 / moved),
                          warps_of(card.target, kernel.registers))
 
 
@@ -423,7 +423,7 @@ def rows(head, lines, named=2):
 
 def page(kernels, found_streams, tables, targets):
     """kernels: {(format, target): Kernel}; found_streams: {target: {words: Counted}}"""
-    classes, cards = [BF16, COPY, F32], {n: c for n, c in CARDS.items() if c.target in targets}
+    classes, cards = [BF16, F32], {n: c for n, c in CARDS.items() if c.target in targets}
     counts, limits, room = [], [], []
     for form, words in (FORMATS | {form: form for form in PLAIN}).items():
         loop_of = {(target, loop.name): loop for target in targets for loop in kernels[form, target].loops

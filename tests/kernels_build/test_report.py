@@ -39,7 +39,7 @@ class Report(unittest.TestCase):
         for form, states in ("COMPANDED", ["coded"]), ("F32", kernel_report.PLAIN):
             found = kernel_report.kernel(text, kernel_report.symbol_of(form), TARGET, "nvdisasm")
             self.assertEqual(sorted((loop.states, loop.name) for loop in found.loops),
-                             sorted((kind, name) for kind, name, _ in kernel_report.CLASSES.values() if kind in states))
+                             sorted((kind, name) for kind, name in kernel_report.CLASSES.values() if kind in states))
             self.assertEqual({loop.spills for loop in found.loops}, {0})
             self.assertEqual(found.spilled, 0)
 
