@@ -132,10 +132,14 @@ def casts(shapes, threads):
     return cases
 
 
-def measure(cases, rounds):
+#: Rounds of a case that is `least` times slower than the fastest of its kind; it then stays out.
+FEW = 3
+
+
+def measure(cases, rounds, kind=(), least=2.0):
     """Seconds of every round of every case, interleaved after one unmeasured run of each. What a case's
-    draw() makes anew for a run is not measured."""
-    made = [(name, make()) for name, make, _, _ in cases]
+    draw() makes anew for a run is not measured. `kind`: names of which only the fastest matters."""
+    every = made = [(name, make()) for name, make, _, _ in cases]
     draws = {name: getattr(case, "draw", lambda: None) for name, case in made}
     try:
         for name, case in made:
@@ -144,7 +148,10 @@ def measure(cases, rounds):
         times = {name: [] for name, _ in made}
         gc.collect()
         gc.disable()
-        for _ in range(rounds):
+        for turn in range(rounds):
+            if turn == FEW and kind:
+                limit = least * min(min(times[name]) for name in kind)
+                made = [one for one in made if one[0] not in kind or min(times[one[0]]) <= limit]
             for name, case in made:
                 draws[name]()
                 begin = time.perf_counter()
@@ -153,7 +160,7 @@ def measure(cases, rounds):
         gc.enable()
         return times
     finally:
-        for _, case in made:
+        for _, case in every:
             case.close()
 
 
