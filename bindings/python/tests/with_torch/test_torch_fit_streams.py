@@ -186,11 +186,104 @@ def test_an_8_gb_card():
     assert "streams      32 layers" in fit.table()
 
 
-def test_an_8_gb_card_at_a_32nd():
-    """The same run: all of it in the budget, with the same bits."""
-    expected = run(*llama(checkpoints=False), steps=2)
+def without_values(model):
+    """What is not trained has none."""
+    for module in model.modules():
+        for name, p in module._parameters.items():
+            if p is not None and not p.requires_grad:
+                module._parameters[name] = nn.Parameter(p.to("meta"), requires_grad=False)
+
+
+def names_of_base(name):
+    return name.replace(".base", "")
+
+
+def test_an_8_gb_card_at_a_32nd(tmp_path):
+    """The same run: planned without weights, which a file has then; all of it in the budget, with the same bits."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
     model, step = llama(checkpoints=False)
+    path = tmp_path / "model.safetensors"
+    save_file({names_of_base(name): value for name, value in model.state_dict().items() if "up" != name[-2:]}, str(path))
+    expected = run(model, step, steps=2)
+    model, step = llama(checkpoints=False)
+    without_values(model)
     fit = mt.fit(model, None, step, budget=CARD, allow=("stream",))
-    assert fit.measured <= fit.peak_bytes <= CARD < sum(p.nbytes for p in model.model.layers.parameters()) + fit.host_bytes
+    assert fit.stream is None and fit.measured is None
+    planned = fit.plain_bytes
+    with pytest.raises(ValueError, match=r"q_proj.base.weight\b.* and \d+ more are on the meta device"):
+        fit.load_weights(path)
+    assert fit.stream is None
+    fit.load_weights(path, rename=names_of_base)
+    assert fit.measured <= CARD < sum(p.nbytes for p in model.model.layers.parameters()) + fit.host_bytes
     assert same(run(model, step, steps=2), expected) and fit.unplanned == 0
     assert fit.stream.stats()["resident_bytes_peak"] <= fit.stream.stats()["budget"]
+    assert abs(fit.plain_bytes - planned) < 0.02 * planned
+    with pytest.raises(ValueError, match="planned on the meta device"):
+        fit.load_weights(path, rename=names_of_base)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_weights_by_name(streams):
+    """Also where nothing streams, and of tensors; what does not fit changes nothing."""
+    expected = run(*small_llama())
+    model, step = small_llama()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    without_values(model)
+    least = mt.fit(model, None, step, budget="1GiB")
+    least.remove()
+    weights = sum(p.nbytes for p in model.model.layers.parameters())
+    fit = mt.fit(model, None, step, budget=floor_of(least) - weights // 2 if streams else "1GiB", allow=("stream",))
+    name = "model.layers.0.mlp.up_proj.base.weight"
+    with pytest.raises(ValueError, match=r"up_proj.base.weight has shape \[3\] in the weights"):
+        fit.load_weights({**state, name: torch.zeros(3)})
+    assert model.get_parameter(name).is_meta
+    fit.load_weights(state)
+    assert (fit.stream is not None) == streams and fit.measured <= fit.budget
+    assert same(run(model, step), expected) and fit.unplanned == 0
+
+
+def test_another_shape_in_a_smaller_arena(monkeypatch):
+    """One that the arena leaves no room for; the shapes before it still fit."""
+    monkeypatch.setattr(_streaming, "link_speed", lambda device: 1.0)  # the largest arena is the quickest
+
+    def begin():
+        model, _ = models.llama(layers=6, length=96)
+        return adapted(model)
+
+    ids = torch.randint(0, 512, (2, 96), generator=torch.Generator().manual_seed(0))
+    model, used = begin(), [ids]
+    step = lambda: model(input_ids=used[0], labels=used[0]).loss  # noqa: E731
+    expected = run(model, step)
+    model = begin()
+    whole = mt.fit(model, None, step, budget="1GiB")
+    whole.remove()
+    weights = sum(p.nbytes for p in model.model.layers.parameters() if not p.requires_grad and p.nbytes >= MIN_BYTES)
+    budget = floor_of(whole) - weights * 3 // 4  # one and a half of six layers
+    used[0] = ids[:, :64]
+    fit = mt.fit(model, None, step, budget=budget, allow=("stream",))
+    before, short = fit.stream.budget, next(iter(fit._plans.values()))
+    used[0] = ids
+    with pytest.warns(UserWarning, match="was planned"):
+        found = run(model, step)
+    assert same(found, expected) and fit.stream.budget < before and fit.unplanned == 0
+    assert fit.peak_bytes <= budget and fit._measure(fit._now, step) <= budget
+    used[0] = ids[:, :64]
+    assert fit._measure(short, step) <= budget and short.peak <= budget
+
+
+@pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
+def test_experts_without_weights(experts):
+    """Planned where no shape depends on values, else refused."""
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, vocab_size=256)
+    more = dict(num_hidden_layers=4, num_local_experts=4, use_cache=False, experts_implementation=experts)
+    with torch.device("meta"):
+        model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **more))
+    ids = torch.randint(0, 256, (2, 64))
+    adapted(model)
+    step = lambda: model(input_ids=ids, labels=ids).loss  # noqa: E731
+    if experts == "eager":
+        with pytest.raises(NotImplementedError, match="meta device, and its step needs values.*grouped_mm"):
+            mt.fit(model, None, step, budget="2MiB", allow=("stream",))
+    else:
+        assert "streams      4 layers" in mt.fit(model, None, step, budget="2MiB", allow=("stream",)).table()

@@ -14,11 +14,16 @@ import torch
 import memopt.torch as mt
 
 import fit_models
+import stream_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 GUIDE = HERE.parents[3] / "docs" / "guide"
 
 pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this package")
+
+
+#: The budget of a small Llama with adapters, of which the page says 8 GB.
+LITTLE = 2200 << 10
 
 
 def text_of(name):
@@ -45,10 +50,33 @@ def test_no_program_of_the_pages_is_left_out():
 def test_the_page_of_budgets(capsys):
     pytest.importorskip("transformers")
     model, _ = fit_models.gpt2(layers=1)
-    (program,) = snippets("fit.md")
+    program, _ = snippets("fit.md")
     names = {"model": model, "optimizer": mt.AdamW8bit(model.parameters()), "ids": torch.randint(0, 512, (2, 64))}
     exec(program, names)
     assert "8.00 GiB" in capsys.readouterr().out and names["fit"].choices == []
+
+
+def test_a_model_larger_than_the_card(tmp_path, monkeypatch, capsys):
+    """The same bits as without a budget."""
+    transformers = pytest.importorskip("transformers")
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    monkeypatch.chdir(tmp_path)
+    plain, _ = fit_models.llama(layers=4)
+    save_file({name: value.clone() for name, value in plain.state_dict().items()}, "model.safetensors")
+    ids = torch.randint(0, 512, (2, 64))
+    stream_models.adapted(plain)
+    text = text_of("fit.md").replace('"cuda"', '"cpu"').replace('"8GB"', "%d" % LITTLE)
+    monkeypatch.setitem(globals(), "text_of", lambda name: text)
+    names = {"torch": torch, "config": plain.config, "add_adapters": stream_models.adapted, "ids": ids}
+    torch.manual_seed(7)
+    exec(snippets("fit.md")[1], names)
+    assert "streams      4 layers" in capsys.readouterr().out and names["fit"].measured <= LITTLE
+    for model in (plain, names["model"]):
+        model.zero_grad()
+        torch.manual_seed(1)
+        model(input_ids=ids, labels=ids).loss.backward()
+    pairs = [(p.grad, q.grad) for p, q in zip(plain.parameters(), names["model"].parameters()) if p.requires_grad]
+    assert pairs and all(torch.equal(*pair) for pair in pairs)
 
 
 def test_the_page_of_streams(monkeypatch):

@@ -133,6 +133,12 @@ def candidate(model: torch.nn.Module) -> Optional[Candidate]:
     return made
 
 
+def streaming(stream: WeightStream, names: List[str]) -> Candidate:
+    """Of layers that do already."""
+    layers = stream._layers.all
+    return Candidate(names, [layer.module() for layer in layers], [layer.parts for layer in layers])  # type: ignore[misc]
+
+
 def _repeated(model: torch.nn.Module) -> List[Tuple[str, torch.nn.Module]]:
     """The members of the outermost lists of several modules of one class."""
     lists: List[str] = []
@@ -156,10 +162,12 @@ def words_of(facts: Dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def begin(model: torch.nn.Module, names: List[str], nbytes: int) -> WeightStream:
-    """The layers stream, to the device of what is beside them."""
+def begin(
+    model: torch.nn.Module, names: List[str], nbytes: int, device: Optional[torch.device] = None
+) -> WeightStream:
+    """The layers stream, to the device of what is beside them if none is named."""
     modules = [model.get_submodule(name) for name in names]
     inside = {id(p) for module in modules for p in module.parameters()}
     beside = {p.device for p in model.parameters() if id(p) not in inside and not p.is_meta}
-    device: Any = (next(iter(beside)), nbytes) if len(beside) == 1 else nbytes
-    return stream_weights(modules, device)
+    where = device if device is not None else next(iter(beside)) if len(beside) == 1 else None
+    return stream_weights(modules, nbytes if where is None else (where, nbytes))

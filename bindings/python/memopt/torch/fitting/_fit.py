@@ -23,6 +23,8 @@ from ._planned import Planned
 from ._planning import Planning, Step
 from ._runs import Variant
 from ._tape import tensors_in
+from ._weights import Weights, find
+from ._weights import load as load_found
 
 FORMAT = 3
 
@@ -64,7 +66,8 @@ def fit(
     by :func:`stream_weights`, which gives `fit.stream`; bits stay the same. Others below the least budget, the fewest
     that hold it:
     "chunked_loss", the cross-entropy of a last Linear's results is made by pieces of tokens, and logits are never
-    whole (last bits of loss and gradients differ); of an optimizer of this package: "host", its states are in host
+    whole (last bits of loss and gradients differ; a step whose loss needs them otherwise is refused, and elsewhere they
+    are made when they are asked for); of an optimizer of this package: "host", its states are in host
     memory, as with `paged=True`; "8bit", those of an AdamW, Adam, Lion or SGD are in 8 bits; "split", weights of 32
     bits are bf16, and states have the other bits, as with `split_weights=16`; "release", see
     :func:`release_gradients`, which then is `fit.release`: clipping by all gradients and accumulating end with it.
@@ -146,6 +149,44 @@ class Fit(Planning):
     def unplanned(self) -> int:
         """Forwards that saved other tensors than the planned ones."""
         return self._applied.unplanned
+
+    def load_weights(
+        self,
+        weights: Weights,
+        device: Union[None, str, torch.device] = None,
+        rename: Callable[[str], str] = str,
+    ) -> None:
+        """Gives a model that was planned on the meta device its weights, as the plan has them.
+
+            with torch.device("meta"):
+                model = Model(config)
+            fit = mt.fit(model, None, step, budget="8GB", allow=("stream",))
+            fit.load_weights("model.safetensors", "cuda")
+
+        Layers that stream do so from now on: their weights are read into host memory, a tensor at a time, all others
+        into `device` (None: the CPU), where also what has values already moves. Types are the model's.
+        Then `step` is measured there, and planned again with real times; a smaller arena is taken if it needs that.
+
+        `weights` is a safetensors file, its index or a folder, or tensors by name. `rename` gives what they call a
+        tensor of the model, as where adapters stand around a layer. Parameters on the meta device become new ones: make
+        the optimizer afterwards, or before of parameters that have values.
+
+        Raises ValueError, and has changed nothing, where a tensor on the meta device is not among the weights, as a
+        buffer that no file has: make it outside of torch.device("meta"). LimitReachedError: the measured step needs more.
+        """
+        if not self._runs.is_virtual() or self._step is None:
+            raise ValueError("fit: load_weights() is for a model that fit() has planned on the meta device by a step")
+        where = torch.device("cpu" if device is None else device)
+        if where.type == "cuda" and where.index is None:
+            where = torch.device("cuda", torch.cuda.current_device())
+        found = find(self._model, weights, rename)
+        self._streaming.load(self._streaming.facts, where)
+        load_found(self._model, found, where)
+        self._parameters = list(self._model.parameters())
+        self._tried.clear()
+        self._plans.clear()
+        with Interruptible(patience=1):
+            self._plan(self._step)
 
     def remove(self) -> None:
         """The model trains as before."""

@@ -75,7 +75,10 @@ class Planning:
             try:
                 self._solve(planned)
             except errors.LimitReachedError as error:
-                Otherwise(self, planned, step).find(error)
+                if self._streaming.shrinks(planned, self.budget - self._states - self._margin, self._limits()):
+                    self._solve(planned)
+                else:
+                    Otherwise(self, planned, step).find(error)
             else:
                 if "stream" in self._allow:
                     self._streaming.if_quicker(planned, step)

@@ -96,8 +96,13 @@ class Runs:
             try:
                 with self._unchanged(), mode, self._stand_ins(_fake_of, streamed), not_packed(), random:
                     return self._record(step, costs, streamed, streamed.arenas + streamed.absent)
-            except REFUSALS:  # it needs values
-                pass
+            except REFUSALS as error:  # it needs values
+                if self.is_virtual():
+                    raise NotImplementedError(
+                        "fit: the model is on the meta device, and its step needs values, as a loop over the experts that"
+                        ' tokens chose (transformers: experts_implementation="grouped_mm" has none); plan it with its'
+                        " weights: %s" % error
+                    ) from error
         with self._unchanged(), self._stand_ins(_alias_of, streamed):
             return self._record(step, costs, streamed, streamed.arenas)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict, Optional, Tuple
 
+import torch
+
 from ... import errors
 from ..streaming import WeightStream
-from ._arenas import Candidate, begin, candidate, overlap
+from ..streaming._arena import ARENA_UNIT
+from ._arenas import Candidate, begin, candidate, overlap, streaming
 from ._choices import Plan, Planner
 from ._costs import CARD_LINK, link_speed
 
@@ -52,11 +55,31 @@ class Streaming:
         """A planner with the quickest arena, and what the weights leave of the host's bytes."""
         if self._will is None:
             return planner, _without(limits, int(self.facts.get("weights", 0)))
-        limits, virtual = _without(limits, self._will.weights), self._runs.is_virtual()
+        limits = _without(limits, self._will.weights)
+        self._choose(self._will, planner, room, limits)
+        return planner.beside(self._will.device_bytes), limits
+
+    def _choose(self, found: Candidate, planner: Planner, room: int, limits: Limits) -> bool:
+        virtual = self._runs.is_virtual()
         link = CARD_LINK if virtual else link_speed(self._runs.device())
         solve: Callable[[int], Plan] = functools.partial(_solve, planner, room, limits)
-        self._will.choose(planner, solve, link, virtual or overlap(self._runs.device()))
-        return planner.beside(self._will.device_bytes), limits
+        return found.choose(planner, solve, link, virtual or overlap(self._runs.device()))
+
+    def shrinks(self, planned: Any, room: int, limits: Limits) -> bool:
+        """Whether another step fits with a smaller arena, which there is then. Steps that were planned still fit."""
+        if self.stream is None:
+            return False
+        now, found = self.stream.budget // ARENA_UNIT * ARENA_UNIT, streaming(self.stream, self.facts["names"])
+        planner = planned.planner.beside(-now - found.absent)
+        if not self._choose(found, planner, room, _without(limits, found.weights)) or found.arena is None:
+            return False
+        self.stream.resize(found.arena.nbytes)
+        self.facts, planned.planner = found.facts(), planner.beside(found.device_bytes)
+        for other in self._planning._plans.values():
+            if other is not None and other.planner is not None:
+                other.planner = other.planner.beside(found.arena.nbytes - now)
+                other.peak += found.arena.nbytes - now
+        return True
 
     def if_quicker(self, planned: Any, step: Any) -> None:
         """In place of running things again."""
@@ -86,10 +109,10 @@ class Streaming:
         self.facts = found.facts()
         planned.planner = planned.planner.beside(found.device_bytes)
 
-    def load(self, facts: Dict[str, Any]) -> None:
+    def load(self, facts: Dict[str, Any], device: Optional[torch.device] = None) -> None:
         """Saved ones begin."""
         if facts:
-            self.stream = begin(self._planning._model, facts["names"], facts["nbytes"])
+            self.stream = begin(self._planning._model, facts["names"], facts["nbytes"], device)
             self.facts = facts
 
     def remove(self) -> None:

@@ -184,22 +184,39 @@ class WeightStream:
     def _map_again(self) -> None:
         """New tickets, and an arena for them."""
         layers, old = self._layers, self._layers.arena
-        layers.unbind_idle()
-        gc.collect()
-        old.take_back()
-        held = [layer.name for layer in layers.all if layer.number in old.held()]
-        if held:
-            raise errors.make(
-                Status.BUSY,
-                "stream_weights: weights were loaded into the store, but tensors hold those of layers %s"
-                % ", ".join(held),
-            )
+        self._take_all_back("weights were loaded into the store")
         old.close()
         arena = layers.arena = Arena(old.device, old.budget)
         for layer in layers.all:
             layer.number = arena.add(self._store.tickets(arena, layer.parts))
             layer.is_old = False
         self._stale = False
+
+    def _take_all_back(self, why: str) -> None:
+        """Raises where a layer's memory is in use."""
+        layers, arena = self._layers, self._layers.arena
+        layers.unbind_idle()
+        gc.collect()
+        arena.take_back()
+        held = [layer.name for layer in layers.all if layer.number in arena.held()]
+        if held:
+            raise errors.make(
+                Status.BUSY, "stream_weights: %s, but tensors hold those of layers %s" % (why, ", ".join(held))
+            )
+
+    def resize(self, device: Size) -> None:
+        """Gives the layers another number of bytes of the device, between two steps; the store stays as it is.
+
+        LimitReachedError where a layer is larger, BusyError where tensors hold a layer's weights; nothing is changed.
+        """
+        limit = parse_size(device)
+        if self._removed:
+            raise RuntimeError("stream_weights: nothing streams any more: remove() was called")
+        with self._layers.lock:
+            self._settle()
+            self._take_all_back("the arena is to have %s" % format_size(limit))
+            self._layers.arena.resize(limit)
+            self.budget = limit
 
     # --- training ---
 

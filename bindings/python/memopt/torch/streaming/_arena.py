@@ -65,9 +65,16 @@ class Arena:
     """A streamer with its offloader. One thread at a time."""
 
     def __init__(self, device: torch.device, budget: int) -> None:
-        self.device, self.budget = device, budget
+        self.device = device
         self._native = native(device)
         self.offloader = Offloader(self._native.allocator, null_stream=_store.copies_inline(device))
+        self._parts: List[List[Tuple[int, int]]] = []  # of each layer
+        self._open(budget)
+        self._lent: Dict[int, Lent] = {}  # by id: an array has no hash, so a reference to it has none
+        self._dead: List[Lent] = []
+        self._written: Set[int] = set()  # tickets that the host writes
+
+    def _open(self, budget: int) -> None:
         store, own = self.offloader._handle, self._native.device._handle
         self._handle = _lifetime.create(
             self,
@@ -80,24 +87,37 @@ class Arena:
             parents=(store, own),
             force_end=lib.memopt_streamer_destroy_force,
         )
-        self._counts: List[int] = []
-        self._told = False
-        self._lent: Dict[int, Lent] = {}  # by id: an array has no hash, so a reference to it has none
-        self._dead: List[Lent] = []
-        self._written: Set[int] = set()  # tickets that the host writes
+        self.budget, self._told = budget, False
+        for parts in self._parts:
+            self._add(parts)
 
     # --- layers ---
 
     def add(self, parts: List[Tuple[int, int]]) -> int:
         """A layer of (ticket, bytes)."""
-        given = (_abi.StreamPart * len(parts))(*(_abi.StreamPart(ticket=t, bytes=n) for t, n in parts))
-        number = int(output(lib.memopt_streamer_add, self._handle.pointer, given, len(parts)))
-        self._counts.append(len(parts))
+        number = self._add(parts)
+        self._parts.append(parts)
         return number
+
+    def _add(self, parts: List[Tuple[int, int]]) -> int:
+        given = (_abi.StreamPart * len(parts))(*(_abi.StreamPart(ticket=t, bytes=n) for t, n in parts))
+        return int(output(lib.memopt_streamer_add, self._handle.pointer, given, len(parts)))
+
+    def resize(self, budget: int) -> None:
+        """The same layers in another number of bytes; none is lent. The old arena goes before the new one comes, and
+        comes again where that raises."""
+        before = self.budget
+        self._handle.close()
+        try:
+            self._open(budget)
+        except BaseException:
+            self._handle.close()
+            self._open(before)
+            raise
 
     def expect(self) -> None:
         """Says, once, that a training step comes: forward, and backward from where it turned."""
-        count = len(self._counts)
+        count = len(self._parts)
         order = [*range(count), *range(count - 2, 0, -1)]
         if not self._told:
             self._told = True
@@ -107,7 +127,7 @@ class Arena:
     def lend(self, layer: int, nbytes: int) -> Tuple[torch.Tensor, Lent]:
         """All of a layer's memory, in the order of the current stream."""
         stream, pointer = self._native.stream(), self._handle.pointer
-        addresses = (ctypes.c_void_p * self._counts[layer])()
+        addresses = (ctypes.c_void_p * len(self._parts[layer]))()
         noted = False
         try:
             lib.memopt_streamer_begin(pointer, layer, stream, addresses)
@@ -126,7 +146,7 @@ class Arena:
         """A lent layer is also used on the current stream."""
         stream, pointer = self._native.stream(), self._handle.pointer
         if stream not in lent.streams:
-            addresses = (ctypes.c_void_p * self._counts[lent.layer])()
+            addresses = (ctypes.c_void_p * len(self._parts[lent.layer]))()
             try:
                 lib.memopt_streamer_begin(pointer, lent.layer, stream, addresses)
             finally:

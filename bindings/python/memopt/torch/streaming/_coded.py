@@ -152,6 +152,11 @@ class Decoded:
             self.codes.offloader, self.codes.add, self.codes.evict, self.codes.expect
         )  # fmt: skip
 
+    def resize(self, budget: int) -> None:
+        """Another budget, of which the block stays."""
+        self.codes.resize(max(budget - self.block, 0))
+        self.budget = budget
+
     def learn(self, codes: List[Code]) -> None:
         """The next layer's codes."""
         self._layers.append(codes)
