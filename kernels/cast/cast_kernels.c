@@ -67,7 +67,7 @@ const mo_kernel mo_kernel_blocks_quantize = {
     .args_size = sizeof(mo_blocks_args),
     .threads = MO_BLOCKS_THREADS,
     .cpu = MO_CPU_FORMS(mo_blocks_quantize_ref, mo_blocks_quantize_neon, mo_blocks_quantize_avx2,
-                        mo_blocks_quantize_avx512, mo_blocks_quantize_avx512vbmi),
+                        MO_MORE(mo_blocks_quantize_avx512), mo_blocks_quantize_avx512vbmi),
     .elements = blocks_elements,
 };
 
@@ -77,6 +77,6 @@ const mo_kernel mo_kernel_blocks_dequantize = {
     .threads = MO_BLOCKS_THREADS,
     .cpu =
         MO_CPU_FORMS(mo_blocks_dequantize_ref, mo_blocks_dequantize_neon, mo_blocks_dequantize_avx2,
-                     mo_blocks_dequantize_avx512, mo_blocks_dequantize_avx512vbmi),
+                     MO_MORE(mo_blocks_dequantize_avx512), mo_blocks_dequantize_avx512vbmi),
     .elements = blocks_elements,
 };

@@ -68,6 +68,13 @@ typedef enum mo_isa {
     }
 #endif
 
+/* A form that a lower one stands for where compiling must be quick (tools/single_file). */
+#if defined(MO_CPU_FORMS_MOST)
+#define MO_MORE(form) NULL
+#else
+#define MO_MORE(form) form
+#endif
+
 typedef void (*mo_cpu_kernel)(const void *args, uint64_t begin, uint64_t end);
 
 typedef struct mo_kernel {

@@ -36,10 +36,10 @@ const mo_kernel mo_kernel_optim_prologue = {
     const mo_kernel mo_kernel_step_##kernel = STEP_OF(kernel, typed_##kernel, NULL, __VA_ARGS__);
 /* Coded states also use the hardware's rounding to bf16, codes of tables its look-ups of bytes. */
 #define TABLES(kernel, rule, format)                                                               \
-    STEP(kernel, mo_step_##kernel##_avx512, mo_step_##kernel##_avx512vbmi,                         \
-         mo_step_##kernel##_avx512bf16)
+    STEP(kernel, MO_MORE(mo_step_##kernel##_avx512), mo_step_##kernel##_avx512vbmi,                \
+         MO_MORE(mo_step_##kernel##_avx512bf16))
 #define COMPUTED(kernel, rule, format)                                                             \
-    STEP(kernel, mo_step_##kernel##_avx512, NULL, mo_step_##kernel##_avx512bf16)
+    STEP(kernel, mo_step_##kernel##_avx512, NULL, MO_MORE(mo_step_##kernel##_avx512bf16))
 #define PLAIN(kernel, rule, format) STEP(kernel, mo_step_##kernel##_avx512, NULL, NULL)
 MO_EACH_STEP_8BIT(TABLES)
 MO_EACH_STEP_COMPUTED(COMPUTED)

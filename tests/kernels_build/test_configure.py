@@ -111,16 +111,33 @@ class Configure(unittest.TestCase):
         self.assertIn("MEMOPT_HIP=ON asks for images, and this machine has no such device",
                       " ".join(words.split()))
 
+    def build_images(self, status=0):
+        target = "gpu/images.c" if GENERATOR == "Ninja" else "memopt_objects"
+        return run("cmake", "--build", self.build, "--target", target, status=status)
+
     def images(self):
         images = self.build / "gpu/images.c"
-        if GENERATOR == "Ninja":
-            run("cmake", "--build", self.build, "--target", "gpu/images.c")
-        else:
-            run("cmake", "--build", self.build, "--target", "memopt_objects")
+        self.build_images()
         program = self.build / "program"
         (self.build / "program.c").write_text(PROGRAM)
         run("cc", "-I", ROOT, self.build / "program.c", images, "-o", program)
         return run(program).split("\n")[:2]
+
+    def test_images_of_another_build(self):
+        """They are taken if they are of the same source, and else refused."""
+        self.configure("-DMEMOPT_GPU_IMAGES=NONE")
+        self.images()
+        folder = self.file("other/kernels.cu", (self.build / "gpu/kernels.cu").read_text()).parent
+        for name in ("kernels.ptx", "gfx90a.hsaco", "gfx12-generic.hsaco"):
+            self.file(f"other/{name}", name)
+        words = self.configure(f"-DMEMOPT_GPU_IMAGES={folder}", "-DMEMOPT_CUDA=ON")
+        self.assertEqual(words.count(f"those of {folder}"), 2)
+        self.assertEqual(self.images(), ["1 1", "2 1"])
+        text = (self.build / "gpu/images.c").read_text()
+        for target in ("ptx75", "gfx90a", "gfx12-generic"):
+            self.assertIn(f'{{"{target}", mo_blob_', text)
+        self.file("other/kernels.cu", "older")
+        self.assertIn("must be the same", self.build_images(status=1))
 
     def test_no_compiler(self):
         words = self.configure("-DMEMOPT_GPU_IMAGES=ALL")
