@@ -94,7 +94,8 @@ int mo_fit_take(mo_fit_search *s, const uint8_t *set)
     return holds;
 }
 
-uint64_t mo_fit_highest(const mo_fit_search *s)
+/* The moment of the highest point of s->curve. */
+static uint64_t highest(const mo_fit_search *s)
 {
     uint64_t best = 0;
     for (uint64_t t = 1; t < s->moments; t++)
@@ -165,8 +166,9 @@ int mo_fit_move(const mo_fit_search *s, uint8_t *set, uint32_t move)
     return 1;
 }
 
-int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t move, uint64_t moment,
-                    double *out_seconds)
+/* Bytes by which a move lowers a moment, by the curves, and the seconds that it costs. */
+static int64_t gain_of(const mo_fit_search *s, const uint8_t *set, uint32_t move, uint64_t moment,
+                       double *out_seconds)
 {
     uint32_t n = s->f->choice_count, choice = move % n;
     int64_t gain = -mo_fit_delta(s, choice)[moment];
@@ -209,7 +211,7 @@ static uint32_t best_move(const mo_fit_search *s, const uint8_t *set, const uint
         uint32_t i = move % n;
         if (tabu[i] || (!set[i] && (mo_fit_delta(s, i)[moment] >= 0 || !may_move(s, i))))
             continue;
-        bytes = (double)mo_fit_gain(s, set, move, moment, &seconds);
+        bytes = (double)gain_of(s, set, move, moment, &seconds);
         bytes = bytes < (double)over ? bytes : (double)over;
         double rate = s->bytes_alone ? bytes : bytes / fmax(seconds, least_seconds);
         if (rate > best_rate) {
@@ -245,7 +247,7 @@ int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed)
             move = largest_moved(s, set);
         } else {
             uint64_t over = s->run.result.peak_bytes - s->budget;
-            move = best_move(s, set, tabu, mo_fit_highest(s), over);
+            move = best_move(s, set, tabu, highest(s), over);
         }
         if (move == 2 * n)
             return 0;
@@ -255,24 +257,13 @@ int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed)
     return 0;
 }
 
-/* Whether the curves leave hope that a set holds without one of its choices. */
-static int may_leave(const mo_fit_search *s, uint32_t choice)
-{
-    const int64_t *row = mo_fit_delta(s, choice);
-    int64_t most = (int64_t)(s->budget + s->budget / 32);
-    for (uint64_t t = 0; t < s->moments; t++)
-        if ((int64_t)s->curve[t] - row[t] > most)
-            return 0;
-    return 1;
-}
-
 double mo_fit_prune(mo_fit_search *s, uint8_t *set)
 {
     (void)mo_fit_take(s, set);
     double seconds = s->run.result.seconds;
     for (uint32_t k = 0; k < s->f->choice_count; k++) {
         uint32_t i = s->order[k];
-        if (!set[i] || !may_leave(s, i))
+        if (!set[i])
             continue;
         set[i] = 0;
         if (mo_fit_try(s, set)) {

@@ -47,15 +47,10 @@ int mo_fit_has_room(const mo_fit_search *s);
 int mo_fit_try(mo_fit_search *s, const uint8_t *set);
 /* The same; s->trial becomes s->curve. */
 int mo_fit_take(mo_fit_search *s, const uint8_t *set);
-/* The moment of the highest point of s->curve. */
-uint64_t mo_fit_highest(const mo_fit_search *s);
 /* Adds a choice; those that it excludes leave the set. */
 void mo_fit_add(const mo_fit_search *s, uint8_t *set, uint32_t choice);
 /* Makes a move; 0 if there is no such move from this set. */
 int mo_fit_move(const mo_fit_search *s, uint8_t *set, uint32_t move);
-/* Bytes by which a move lowers a moment, by the curves, and the seconds that it costs. */
-int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t move, uint64_t moment,
-                    double *out_seconds);
 /* Changes the set until it holds, the most bytes for a second first (or the most bytes); never those choices whose
  * `fixed` flag is set. 0: no way was found. */
 int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed);
@@ -63,7 +58,7 @@ int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed);
 double mo_fit_prune(mo_fit_search *s, uint8_t *set);
 
 /* floor.c: a set of few bytes within these limits, whatever times are: the first that takes no more than
- * `enough`, or the least that was found. `work` is memory for four sets. */
+ * `enough`, or the least that was found. `work` is memory for two sets. */
 void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work);
 
 #endif

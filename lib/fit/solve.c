@@ -45,7 +45,7 @@ static memopt_status begin(solver *v, const memopt_fit *f, const memopt_fit_opti
     v->own = (uint8_t *)(v->of_module + m);
     v->best = v->own + m;
     v->set = v->best + n;
-    v->fixed = v->set + n; /* four sets long: the floor works there */
+    v->fixed = v->set + n; /* two sets long: the floor works there */
     for (uint32_t i = 0; i < n; i++)
         if (f->choices[i].kind == MEMOPT_FIT_RECOMPUTE)
             v->of_module[f->choices[i].module] = i + 1;

@@ -2,6 +2,8 @@
  * Fitting a step into a budget, and which file owns what:
  *
  *   tape.c     the handle: checks and copies the tape, and which choices exclude each other
+ *   run.h      the memory of replays, and which storages live in it
+ *   again.c    modules that run again in it
  *   replay.c   what a step takes with some choices, exact to the byte; memopt_fit_replay()
  *   search.c   what each choice saves alone, moment by moment; sets of choices, their moves
  *   floor.c    choices of least bytes

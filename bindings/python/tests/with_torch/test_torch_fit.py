@@ -19,7 +19,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting import Fit, _choices, _costs, _planned, _planning, _recipes
+from memopt.torch.fitting import Fit, _choices, _costs, _places, _planned, _planning, _recipes
 from memopt.torch.fitting._costs import Costs
 from memopt.torch.fitting._runs import Runs
 
@@ -36,7 +36,7 @@ def guessed_times(monkeypatch):
         monkeypatch.setattr(_costs.Costs, name, lambda *unused: contextlib.nullcontext())
     for module in (_planning, _choices):
         monkeypatch.setattr(module, "own_seconds", lambda: _costs.Own(0, 0, 0))
-    monkeypatch.setattr(_planning, "link_speed", lambda device: 3e9)
+    monkeypatch.setattr(_planning, "cost_of_moving", lambda device: _places.Cost(0.0, 3e9))
 
 
 class Planned:
@@ -142,7 +142,7 @@ def test_below_the_floor():
     model, step = models.stack()
     with pytest.raises(memopt.LimitReachedError, match=r"the least is .* weights, states and the batch") as told:
         mt.fit(model, None, step, budget="1KiB")
-    assert "the budget is 1.00 KiB" in str(told.value) and "reached in backward" in str(told.value)
+    assert "the budget is 1.00 KiB" in str(told.value) and "  " not in str(told.value) and "reached in backward" in str(told.value)
     assert all("forward" not in vars(module) for module in model.modules())
 
 
@@ -210,18 +210,39 @@ def test_times_are_measured(monkeypatch):
     monkeypatch.undo()
     ticks = itertools.count()
     monkeypatch.setattr(_costs, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    own = _costs.Own(3.0, 5.0, 7.0)
     for module in (_planning, _choices):
-        monkeypatch.setattr(module, "own_seconds", _costs.own_seconds.__wrapped__)
+        monkeypatch.setattr(module, "own_seconds", lambda: own)
     planned = Planned(*models.stack())
     times, made = planned.planned.tried.costs.modules, planned.made
     assert times["1.up"] == 1 and times["1"] == 1 + 2 * len(list(planned.model[1].children()))
     seconds = {(c.what[0], c.name): c.seconds for c in planned.planner.choices}
-    assert 0 < seconds["module", "1"] < times["1"] and seconds["again", "1.norm"] == 1
+    assert own.module < seconds["module", "1"] < times["1"] + own.module and seconds["again", "1.norm"] == 1 + own.value
     for part in (0.3, 0.8):
         plan = planned.fit(planned.at(part))
         assert same(results(planned.model, planned.step), planned.expected)
         remade = sum(choice.what[0] != "module" for choice in plan.choices)
-        assert made.seconds == plan.seconds >= remade and made.measured_seconds >= len(plan.choices) > 0
+        saved = planned.planner.tape.units[0].end
+        assert made.seconds == plan.seconds + own.saved * saved and plan.seconds >= (1 + own.value) * remade
+        assert made.measured_seconds >= len(plan.choices) > 0
+
+
+def test_own_times_are_measured(monkeypatch):
+    """Of hooks, recipes and checkpoints, by a clock that only they move."""
+    now = 0.0
+
+    def taking(seconds, function):
+        def call(*args):
+            nonlocal now
+            now += seconds
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(_costs, "time", types.SimpleNamespace(perf_counter=lambda: now))
+    for name, seconds in (("_pack", 1), ("_unpack", 2), ("_pack_recipe", 6), ("checkpoint", 1000)):
+        monkeypatch.setattr(_costs, name, taking(seconds, getattr(_costs, name)))
+    assert _costs.own_seconds.__wrapped__() == _costs.Own(1000 - _costs.LINKS * 3, 5, 3)
 
 
 @pytest.mark.parametrize("part", [0.25, 2.0])
@@ -399,6 +420,19 @@ def test_spectral_norm():
     planned = Planned(*models.stack(make=make))
     plan = planned.check(planned.floor)
     assert any(choice.what[0] == "module" and choice.extra for choice in plan.choices)
+
+
+class Dropping(models.Block):
+    """A part of its graph is dropped in forward, as that of DoRA's norms."""
+
+    def forward(self, x):
+        return super().forward(x) * torch.tanh(x * 2).square().mean().detach()
+
+
+def test_dropped_graphs():
+    planned = Planned(*models.stack(make=Dropping))  # what is planned is what is measured
+    for part in (0.0, 0.5):
+        planned.check(planned.at(part))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

@@ -178,10 +178,12 @@ def test_the_loss_outside_of_the_model_and_not_as_planned():
     model, x, ids = scores(600, words=3000)
     expected = results(model, lambda: F.cross_entropy(model(x).flatten(0, 1), ids.flatten()))
     step = lambda: F.cross_entropy(model(x).flatten(0, 1), ids.flatten())  # noqa: E731
+    plain = mt.fit(model, None, step, budget="1GiB")
+    plain.remove()
     floor, _ = floor_of(model, step)
     fit = mt.fit(model, None, step, budget=int(0.9 * floor), allow=("chunked_loss",))
     assert_close(results(model, step), expected)
-    assert not fit.unplanned
+    assert not fit.unplanned and fit.plain_bytes == plain.plain_bytes  # as it was, with whole logits
     with pytest.warns(UserWarning, match="not the one that was planned: exp needs all of what head gives"):
         found = results(model, lambda: model(x).exp().mean())
     assert fit.unplanned == 1

@@ -105,8 +105,11 @@ class Applied:
         """Stores the tensor's whole storage on the host, or on the disk."""
         if tensor.is_complex():
             return None
-        packer, size = self.packer, tensor.untyped_storage().nbytes() // tensor.element_size()
-        stored = packer.pack(tensor.detach().as_strided((size,), (1,), 0))
+        packer = self.packer
+        if tensor.is_leaf or not is_whole(tensor):  # else the packer has a short way
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
+            tensor = tensor.detach().as_strided((size,), (1,), 0)
+        stored = packer.pack(tensor)
         return Recipe(lambda: packer.unpack(stored), ())
 
     def unpack(self, packed: Any) -> torch.Tensor:

@@ -12,6 +12,7 @@ from ... import _abi
 from ..._library import lib, output
 from ._costs import own_seconds
 from ._places import LEAST, Way
+from ._recipes import words_of
 from ._tape import BIRTH, DEATH, Tape, Unit
 
 RECOMPUTE, REMAKE, OFFLOAD, DISK = map(int, _abi.FitChoiceKind)
@@ -139,8 +140,7 @@ def _values(tape: Tape, moving: Dict[str, int], ways: Sequence[Way]) -> Iterator
     for storage, numbers in packs.items():
         if storage in outside or tape.bytes[storage] < LEAST:
             continue
-        look = tape.packs[numbers[0]].look
-        where = "%s %s" % (look[3] or "value", "x".join(map(str, look[0])))
+        where = words_of(tape.packs[numbers[0]].look)
         unit = again.get(storage)
         first = next((n for n in numbers if unit is not None and n >= unit.last_pack), None)
         graph = [n for n in numbers if tape.packs[n].sources is not None]
@@ -155,7 +155,7 @@ def _values(tape: Tape, moving: Dict[str, int], ways: Sequence[Way]) -> Iterator
             yield Choice(REMAKE, where, _abi.FIT_NONE, storage, graph[0], sources, 0, seconds, places)
         for way in ways:
             if way.least <= tape.bytes[storage] <= way.most:
-                seconds = 2 * tape.bytes[storage] / way.speed + own_seconds().value
+                seconds = way.seconds(tape.bytes[storage]) + own_seconds().value
                 places = ("host", [tape.packs[n].number for n in numbers])
                 yield Choice(way.kind, where, 0, storage, numbers[0], (), 0, seconds, places)
 

@@ -31,6 +31,7 @@ class Otherwise:
         self.planning, self.planned, self.step = planning, planned, step
         self.runs, self.model, self.optimizer = planning._runs, planning._model, planning._optimizer
         self.before = self.runs.variant, planning._states, planned.planner
+        self.plain = planned.planner.replay(()).peak_bytes + planning._states + planning._streaming.off
         self.layer = _last_layer(planned.planner.tape)
         self.refused: Dict[str, str] = {}
         self.planners: Dict[Any, Planner] = {(self.runs.variant, False): planned.planner}
@@ -53,6 +54,8 @@ class Otherwise:
                     except NotRecordedError as why:
                         self.refused[why.name] = str(why)
                         continue
+                    self.planned.spared = max(self.plain - self.planned.plain, 0)
+                    self.planned.plain += self.planned.spared
                     self._do(some)
                     return
             raise errors.LimitReachedError(error.status, str(error) + self._hints(others, allowed)) from error

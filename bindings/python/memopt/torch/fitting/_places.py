@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from typing import List, NamedTuple, Optional, Tuple
@@ -17,17 +18,30 @@ from ._costs import LINK_BYTES, Clock
 
 #: Values of fewer bytes stay on the device, or on the host.
 LEAST, LEAST_ON_DISK = 1 << 10, 1 << 15
+#: Values that are moved to measure what that costs: so many, of LEAST bytes and of these.
+VALUES, LARGE = 8, 1 << 20
 #: The path of a disk, and the most bytes of its file; 0: no limit.
 Place = Optional[Tuple[str, int]]
 
 
+class Cost(NamedTuple):
+    """Of a value that is moved and brought back: seconds of any, and bytes a second of each copy."""
+
+    each: float
+    speed: float
+
+
 class Way(NamedTuple):
-    """To the host or to the disk: MEMOPT_FIT_OFFLOAD or _DISK, bytes a second, and sizes of values."""
+    """To the host or to the disk: MEMOPT_FIT_OFFLOAD or _DISK, what that costs, and sizes of values."""
 
     kind: int
-    speed: float
+    cost: Cost
     least: float
     most: float
+
+    def seconds(self, nbytes: int) -> float:
+        """There and back."""
+        return self.cost.each + 2 * nbytes / self.cost.speed
 
 
 def parse_place(host: Optional[Size], disk: Optional[Disk]) -> Place:
@@ -51,12 +65,37 @@ def disk_limit(disk: Place) -> int:
     return 0 if disk is None or disk[1] == 0 else max(disk[1] - disk[1] // 9, 1)
 
 
-def ways_of(link: float, host: int, disk: Place) -> List[Way]:
-    """`link`: bytes a second to the host."""
-    ways = [Way(int(_abi.FitChoiceKind.OFFLOAD), link, LEAST, math.inf)]
+def ways_of(cost: Cost, host: int, disk: Place) -> List[Way]:
+    """`cost`: of values on the host."""
+    ways = [Way(int(_abi.FitChoiceKind.OFFLOAD), cost, LEAST, math.inf)]
     if disk is not None:
-        ways.append(Way(int(_abi.FitChoiceKind.DISK), min(disk_speed(host, disk), link), LEAST_ON_DISK, host))
+        slower = Cost(cost.each, min(disk_speed(host, disk), cost.speed))
+        ways.append(Way(int(_abi.FitChoiceKind.DISK), slower, LEAST_ON_DISK, host))
     return ways
+
+
+@functools.lru_cache(maxsize=None)
+def cost_of_moving(device: torch.device) -> Cost:
+    """Measured once, with what the packer and its copies take of the device's time, or of the CPU's where that is it."""
+    packer, clock = Packer(Options(0), device.type, 1, (0, 0), (None, None)), Clock(device.type)
+
+    def least(nbytes: int) -> float:
+        """Seconds of one value of so many bytes."""
+        values = [torch.ones(nbytes, dtype=torch.uint8, device=device) for _ in range(VALUES)]
+        seconds = []
+        for _ in range(8):  # the first takes host memory from the system
+            begin = clock.mark()
+            packed = [packer.pack(value) for value in values]
+            back = [packer.unpack(value) for value in packed]
+            seconds.append(clock.seconds(begin, clock.mark()) / VALUES)
+            del packed, back
+        return min(seconds)
+
+    torch.empty(LINK_BYTES, dtype=torch.uint8, device=device)  # from now on the allocator keeps what is freed, as in steps
+    small, large = least(LEAST), least(LARGE)
+    packer.stats()  # releases what it moved, so that its host memory is the next packer's
+    speed = 2 * (LARGE - LEAST) / max(large - small, 1e-9)
+    return Cost(max(small - 2 * LEAST / speed, 0.0), speed)
 
 
 def disk_speed(host: int, disk: Tuple[str, int]) -> float:

@@ -27,9 +27,11 @@ class Planned:
         self.gradients, self.states = gradients, states
         self.planner: Optional[Planner] = None  # of a plan that was loaded
         self.tried: Optional[Tried] = None
+        #: What the step took more before it became what is planned; see _otherwise.py.
+        self.spared = 0
 
     def facts(self) -> Dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("planner", "tried")}
+        return {name: value for name, value in vars(self).items() if name not in ("planner", "tried", "spared")}
 
 
 def spec_of(tape: Tape, plan: Plan, moving: Moving, loss: str = "") -> Dict[str, Any]:

@@ -14,9 +14,9 @@ from ...sizes import format_size
 from .._native import shares_memory
 from ..optim._release import GradientRelease
 from ._choices import Planner, choices_of
-from ._costs import CARD, LINK_BYTES, Costs, link_speed, own_seconds
+from ._costs import CARD, CARD_LINK, LINK_BYTES, Costs, own_seconds
 from ._otherwise import ALLOWED, Otherwise
-from ._places import Place, disk_limit, ways_of
+from ._places import Cost, Place, cost_of_moving, disk_limit, ways_of
 from ._planned import KINDS, Planned, spec_of
 from ._refusal import at_peak, left_out
 from ._runs import Runs, Tried
@@ -129,8 +129,10 @@ class Planning:
             if not unit.why and any((name + ".").startswith(unit.name + ".") for name in tried.counting):
                 unit.why = "changes an attribute of its own"
         device = self._runs.device()
-        moves = self._host is not None and not shares_memory(device)
-        ways = ways_of(link_speed(device), self._host or LINK_BYTES, self._disk) if moves else []
+        ways = []
+        if self._host is not None and not shares_memory(device):
+            cost = Cost(0.0, CARD_LINK) if self._runs.is_virtual() else cost_of_moving(device)
+            ways = ways_of(cost, self._host or LINK_BYTES, self._disk)
         streamed = Streamed(self._model, self._runs.would)
         parts = dict(self._model.named_modules())
         sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in tried.moving.items()}
@@ -158,7 +160,7 @@ class Planning:
             ) from error
         planned.spec = spec_of(planner.tape, plan, planned.tried.moving, self._runs.variant.chunked)
         planned.choices = [(KINDS[choice.kind], choice.name) for choice in plan.choices]
-        planned.plain = planner.replay(()).peak_bytes + self._states + self._streaming.off
+        planned.plain = planner.replay(()).peak_bytes + self._states + self._streaming.off + planned.spared
         planned.peak, planned.host, planned.states = plan.peak + self._states, plan.host, self._states
         planned.disk = plan.disk
         hooks = own_seconds().saved * planner.tape.units[0].end if plan.choices else 0.0

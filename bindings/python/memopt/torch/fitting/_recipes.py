@@ -93,6 +93,11 @@ def look(tensor: torch.Tensor) -> List[Any]:
     return [list(tensor.shape), list(tensor.stride()), str(tensor.dtype), name]
 
 
+def words_of(look: List[Any]) -> str:
+    """The same in short."""
+    return "%s %s" % (look[3] or "value", "x".join(map(str, look[0])))
+
+
 _VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Unsqueeze", "Squeeze", "Alias", "Slice")
 _VIEW_NODES = frozenset(name + "Backward%d" % i for name in _VIEWS for i in range(5))
 

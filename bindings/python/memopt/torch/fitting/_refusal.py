@@ -6,6 +6,7 @@ from typing import Any, Dict, List
 
 from ..._abi import FIT_NONE
 from ...sizes import format_size
+from ._recipes import words_of
 from ._tape import BACKWARD, Tape
 
 
@@ -19,7 +20,7 @@ def at_peak(tape: Tape, result: Any) -> str:
     largest = ""
     if result.peak_storage != FIT_NONE:
         looks = [pack.look for pack in tape.packs if pack.storage == result.peak_storage][:1]
-        name = ", saved as %s %s" % (looks[0][3], "x".join(map(str, looks[0][0]))) if looks else ""
+        name = ", saved as %s" % words_of(looks[0]) if looks else ""
         largest = "; the largest tensor then has %s%s" % (format_size(tape.bytes[result.peak_storage]), name)
     return "That is reached in %s%s%s" % (kind, where, largest)
 

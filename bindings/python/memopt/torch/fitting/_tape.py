@@ -231,10 +231,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if made is not None and tensor._version != made[1]:  # changed in place since
             made[0].is_simple = False
         ticket = _Ticket(len(self.packs), kept if self.keeps else None)
-        sources = None
-        if self.keeps:
-            self._finalizers.append(weakref.finalize(ticket, self.events.append, (RELEASE, ticket.number, 0)))
-            sources = self._sources(tensor)
+        self._finalizers.append(weakref.finalize(ticket, self.events.append, (RELEASE, ticket.number, 0)))
+        sources = self._sources(tensor) if self.keeps else None
         self.events.append((PACK, ticket.number, storage))
         self.packs.append(Pack(number if self.unit is not None else -1, storage, _recipes.look(tensor), sources))
         for unit in self._running():
