@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import fit_models as models
 import pytest
@@ -104,6 +105,33 @@ def test_no_token_counts():
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="has one backward"):
         loss.backward()
+
+
+@pytest.mark.parametrize("wrong", [300, -5])
+def test_a_class_that_is_not_there(wrong):
+    """Is loud: torch raises, or stops the kernel."""
+    model, x, ids = scores()
+    ids[1, 4] = wrong
+    with _loss.chunked(model.head) as told:
+        loss = F.cross_entropy(model(x).flatten(0, 1), ids.flatten())
+    assert told == [""] and loss.isnan()
+
+
+def test_bits_of_the_library():
+    """Of given logits, whatever the number of threads: those of one piece of all classes."""
+    logits, classes = torch.randn(70, 3000), torch.randint(0, 3000, (70,), dtype=torch.int32)
+    exact = logits.double().requires_grad_()
+    plain = F.cross_entropy(exact, classes.long(), reduction="none")
+    plain.sum().backward()
+    found = []
+    for threads in (1, 2):
+        before, made, losses = torch.get_num_threads(), logits.clone(), torch.empty(70)
+        torch.set_num_threads(threads)
+        _loss._differentiate(made, classes, losses)
+        torch.set_num_threads(before)
+        found.append([losses, made])
+    assert same(*found)
+    assert (losses - plain).abs().max() < 1e-6 * plain.max() and (made - exact.grad).abs().max() < 1e-7
 
 
 ELSE = {
@@ -210,6 +238,28 @@ def train(model, x, optimizer):
     model(x).backward()
     optimizer.step()
     optimizer.zero_grad()
+
+
+def test_states_in_8_bits():
+    """Below the floor, where they are allowed: as if the states had been loaded into the 8-bit class."""
+    model, x, optimizer = begun()
+    states = optimizer.state_dict()
+    whole = mt.fit(model, optimizer, lambda: model(x), budget="1GiB")
+    budget = whole._now.planner.solve(0).peak + whole._states - 1
+    whole.remove()
+    with pytest.raises(memopt.LimitReachedError) as refused:
+        mt.fit(model, optimizer, lambda: model(x), budget=budget)
+    said = re.search(r"allow=\('8bit',\) would lower the least by ([\d.]+) KiB", str(refused.value))
+    assert type(optimizer) is mt.AdamW and "allow=('release',)" in str(refused.value)
+    fit = mt.fit(model, optimizer, lambda: model(x), budget=budget, allow=("8bit",))
+    assert type(optimizer) is mt.AdamW8bit and fit.release is None and fit.measured <= budget
+    assert abs(whole._states - fit._states - 1024 * float(said[1])) <= 8
+    train(model, x, optimizer)
+    other, x, _ = begun()
+    eight = mt.AdamW8bit(other.parameters(), lr=1e-3)
+    eight.load_state_dict(states)
+    train(other, x, eight)
+    assert same([*model.parameters()], [*other.parameters()])
 
 
 def test_states_on_the_host(monkeypatch):

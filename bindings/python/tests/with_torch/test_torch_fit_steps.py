@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pathlib
-import re
 import runpy
 import sys
 import warnings
@@ -160,41 +159,6 @@ def test_released_gradients():
     fit.remove()
     with pytest.raises(ValueError, match="allow='loss' is not known"):
         mt.fit(fit._model, budget=budget, allow=("loss",))
-
-
-def test_states_in_8_bits():
-    """Below the floor, where they are allowed: as if the states had been loaded into the 8-bit class."""
-
-    def begun():
-        torch.manual_seed(0)
-        model, x = models.Scored(), torch.randn(64, 32)
-        optimizer = mt.AdamW(model.parameters(), lr=1e-3)
-        train(model, x, optimizer)
-        return model, x, optimizer
-
-    def train(model, x, optimizer):
-        model(x).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    model, x, optimizer = begun()
-    states = optimizer.state_dict()
-    whole = mt.fit(model, optimizer, lambda: model(x), budget="1GiB")
-    budget = whole._now.planner.solve(0).peak + whole._states - 1
-    whole.remove()
-    with pytest.raises(memopt.LimitReachedError) as refused:
-        mt.fit(model, optimizer, lambda: model(x), budget=budget)
-    said = re.search(r"allow=\('8bit',\) would lower the least by ([\d.]+) KiB", str(refused.value))
-    assert type(optimizer) is mt.AdamW and "allow=('release',)" in str(refused.value)
-    fit = mt.fit(model, optimizer, lambda: model(x), budget=budget, allow=("8bit",))
-    assert type(optimizer) is mt.AdamW8bit and fit.release is None and fit.measured <= budget
-    assert abs(whole._states - fit._states - 1024 * float(said[1])) <= 8
-    train(model, x, optimizer)
-    other, x, _ = begun()
-    eight = mt.AdamW8bit(other.parameters(), lr=1e-3)
-    eight.load_state_dict(states)
-    train(other, x, eight)
-    assert same([*model.parameters()], [*other.parameters()])
 
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[4] / "examples" / "python" / "fit.py"

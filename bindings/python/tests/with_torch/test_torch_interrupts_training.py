@@ -18,6 +18,7 @@ import memopt.torch as mt
 from interrupts import at_every_point, nothing_unraisable
 from memopt._interrupt import Interruptible
 from memopt.torch.fitting import Fit, _fit
+from memopt.torch.optim import _base, _binding
 from memopt.torch.racing import _session
 
 FOLDER = os.path.dirname(memopt.__file__) + os.sep
@@ -128,16 +129,23 @@ def test_planning(every, monkeypatch):
 
 OPTIMIZERS = {
     "8bit": lambda params: mt.AdamW8bit(params, lr=0.1, min_8bit_size=64),
+    "paged": lambda params: mt.AdamW8bit(params, lr=0.1, min_8bit_size=64, paged=True),
     "host": lambda params: mt.CPUOffloadOptimizer(params, mt.AdamW, lr=0.1),
     "disk": lambda params: mt.CPUOffloadOptimizer(params, mt.AdamW, lr=0.1, disk=tempfile.gettempdir()),
     "split": lambda params: mt.AdamW(params, lr=0.1, split_weights=True),
 }
 
 
+STEPS = [("8bit", True), ("paged", False), ("paged", True), ("host", False), ("host", True), ("disk", True), ("split", False)]
+
+
 @every
-@pytest.mark.parametrize("name,scaled", [("8bit", True), ("host", False), ("host", True), ("disk", True), ("split", False)])
-def test_optimizers(name, scaled, every):
+@pytest.mark.parametrize("name,scaled", STEPS)
+def test_optimizers(name, scaled, every, monkeypatch):
     """Each parameter has taken the step or has not; steps from the same weights have the same bits."""
+    if name == "paged":
+        monkeypatch.setattr(_binding, "is_paged", lambda device: True)
+        monkeypatch.setattr(_base, "PAGE_BYTES", 512)  # several
     torch.manual_seed(0)
     kind = torch.bfloat16 if name == "split" else torch.float32
     start = [torch.randn(64, 16), torch.randn(300)]
@@ -167,6 +175,7 @@ def test_optimizers(name, scaled, every):
         return found
 
     make()
+    assert bool(getattr(made["optimizer"], "_page_bytes", 0)) == (name == "paged")
     before = [p.detach().clone() for p in params]
     wanted = result()
     make()

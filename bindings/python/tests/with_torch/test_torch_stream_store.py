@@ -88,6 +88,38 @@ def test_from_meta(store, tmp_path):
     assert all(map(torch.equal, model.state_dict().values(), state.values()))
 
 
+@pytest.mark.parametrize("store", [None, "mxfp8", "disk"])
+def test_another_arena(store, tmp_path):
+    """Of fewer bytes, and of more; what does not work changes nothing."""
+    store = "disk:%s" % (tmp_path / "weights") if store == "disk" else store
+    model, step = stack()
+    mt.stream_weights(model, 5 * LAYER, store=store)
+    expected = run(model, step)
+    model, step = stack()
+    stream = mt.stream_weights(model, 5 * LAYER, store=store)
+    model.load_state_dict(stack()[0].state_dict())
+    copies = []
+    for budget in (2 * LAYER + 1024, 5 * LAYER):
+        stream.resize(budget)
+        copies.append(stream.stats()["copies_a_step"])
+        held = stream._layers.acquire(stream._layers.all[0])
+        with pytest.raises(memopt.BusyError, match="tensors hold those of layers 0"):
+            stream.resize(LAYER)
+        del held
+        with pytest.raises(memopt.LimitReachedError):
+            stream.resize(600)
+        step().backward()
+        model.zero_grad()
+        stats = stream.stats()
+        assert stats["resident_bytes_peak"] <= stats["budget"] == stream.budget // 512 * 512 <= budget
+    assert copies[0] > copies[1] if store != "mxfp8" else copies[0] >= copies[1]
+    torch.manual_seed(0)
+    assert same(run(model, step), expected)
+    stream.remove()
+    with pytest.raises(RuntimeError, match="nothing streams any more"):
+        stream.resize(LAYER)
+
+
 def test_a_checkpoint_is_the_store(tmp_path):
     save_file = pytest.importorskip("safetensors.torch").save_file
     plain, step_plain = stack()

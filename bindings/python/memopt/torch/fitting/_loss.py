@@ -1,20 +1,28 @@
 """A cross-entropy over the results of a last Linear by pieces of tokens, so that logits are never whole.
 
 A :class:`Logits` stands for what the layer would give. F.cross_entropy() takes it with the layer's inputs; what
-else is done with it makes the logits whole, and is then what it would be without. Losses and gradients are the
-same sums in another order: their last bits differ.
+else is done with it makes the logits whole, and is then what it would be without. The losses of given logits and
+their gradients have the bits of memopt_cross_entropy_add() and its neighbours, the same on each device and for any
+number of threads; products are torch's own. So last bits differ from those of torch's loss.
 
-Gradients are made in forward, for each piece after its logits (Hsu et al., "Liger Kernel", 2024), as those of the
+Gradients are made in forward, in place of each piece's logits (Hsu et al., "Liger Kernel", 2024), as those of the
 sum of all losses: backward multiplies them by what it is given, so 16 bits do not lose what a loss scale saves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
+
+from ... import _abi
+from ..._library import lib
+from .. import _tensor_lists
+from .._native import native
 
 #: Tokens of a piece, at least; else its logits take what the layer's inputs take.
 LEAST_TOKENS = 64
@@ -188,6 +196,8 @@ def _cross_entropy(
     if logits.dim() != 2 or target.shape != logits.shape[:1] or target.dtype is not torch.int64:
         return None
     hidden, module, product = logits._hidden, logits._module, logits._autocast or logits._hidden.dtype
+    if product not in _tensor_lists.FLOAT_TYPES:
+        return None
     logits._told("")
     with torch.autocast(hidden.device.type, enabled=False):
         total: Any = _Losses.apply(hidden, module.weight, module.bias, target, ignore_index, product)
@@ -202,26 +212,21 @@ class _Losses(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: Any, bias: Any, target: torch.Tensor, ignored: int, product: torch.dtype
     ) -> torch.Tensor:
-        needs, cast = ctx.needs_input_grad, weight.to(product)
-        exact = torch.promote_types(product, torch.float32)
+        needs, cast, exact = ctx.needs_input_grad, weight.to(product), torch.float32
         added = None if bias is None else bias.to(product)
         for_hidden = torch.empty_like(hidden) if needs[0] else None
         for_weight = torch.zeros_like(weight, dtype=exact) if needs[1] else None
         for_bias = torch.zeros_like(bias, dtype=exact) if needs[2] else None
         losses = hidden.new_empty(len(hidden), dtype=exact)
+        classes = target.where(target >= 0, len(weight)).masked_fill_(target == ignored, -1).to(torch.int32)
         count = max(LEAST_TOKENS, -(-hidden.numel() // len(weight)))
         for first in range(0, len(hidden), count):
             piece = slice(first, first + count)
-            x, classes = hidden[piece].to(product), target[piece, None]
-            counts = classes != ignored
-            classes = classes.where(counts, 0)
-            log = torch.log_softmax(F.linear(x, cast, added).to(exact), 1)
-            losses[piece] = log.gather(1, classes).neg_().mul_(counts).squeeze(1)
-            log.exp_().scatter_add_(1, classes, log.new_full((), -1).expand_as(classes)).mul_(counts)
+            x = hidden[piece].to(product)
+            gradient = F.linear(x, cast, added)
+            _differentiate(gradient, classes[piece], losses[piece])
             if for_bias is not None:
-                for_bias += log.sum(0)
-            gradient = log.to(product)
-            del log
+                for_bias += gradient.sum(0, dtype=exact)
             if for_hidden is not None:
                 for_hidden[piece] = gradient @ cast
             if for_weight is not None:
@@ -237,6 +242,25 @@ class _Losses(torch.autograd.Function):
             raise RuntimeError("fit: a loss in pieces has one backward; do without allow='chunked_loss' for another one")
         found = [None if g is None else g.mul_(gradient).to(dtype) for g, dtype in zip(made, ctx.dtypes)]
         return (*found, None, None, None)
+
+
+def _differentiate(logits: torch.Tensor, classes: torch.Tensor, losses: torch.Tensor) -> None:
+    """Writes the losses of rows, and the gradients of their sum in place of the logits. A class below 0 does not
+    count; of one that is not there the loss is NaN."""
+    rows = torch.zeros(len(logits), ctypes.sizeof(_abi.CrossEntropyRow), dtype=torch.uint8, device=logits.device)
+    if isinstance(logits, FakeTensor):
+        return
+    side = native(logits.device)
+    device, stream, of = side.device._handle.pointer, side.stream(), classes.data_ptr()
+    given = _abi.Logits(
+        data=logits.data_ptr(), rows=len(logits), columns=logits.shape[1], dtype=_tensor_lists.CODES[logits.dtype]
+    )
+    known = ctypes.cast(rows.data_ptr(), ctypes.POINTER(_abi.CrossEntropyRow))
+    lib.memopt_cross_entropy_add(device, given, of, known, stream)
+    made = ctypes.cast(losses.data_ptr(), ctypes.POINTER(ctypes.c_float))
+    lib.memopt_cross_entropy_losses(device, known, of, len(logits), made, stream)
+    lib.memopt_cross_entropy_gradient(device, given, of, known, 1.0, stream)
+    _tensor_lists.changed([logits, losses])
 
 
 def _add_product(total: torch.Tensor, gradient: torch.Tensor, x: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from ...sizes import format_size
 from .. import _tensor_lists
 from .._native import native
 from ..blocks import _empty, _matrix, _sizes, quantize_blocks
-from ._arena import Arena, Lent, memory_at
+from ._arena import ARENA_UNIT, Arena, Lent, memory_at
 from ._four_bits import Packed
 from ._parts import Part, rounded
 
@@ -154,7 +154,7 @@ class Decoded:
 
     def resize(self, budget: int) -> None:
         """Another budget, of which the block stays."""
-        self.codes.resize(max(budget - self.block, 0))
+        self.codes.resize(max(budget - self.block, ARENA_UNIT))
         self.budget = budget
 
     def learn(self, codes: List[Code]) -> None:
