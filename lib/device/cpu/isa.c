@@ -42,27 +42,48 @@ typedef struct feature {
 
 enum { FEATURES = 10 };
 
-/* Not all compilers' __builtin_cpu_supports know this name. The system's part is AVX2's. */
-static int has_f16c(void)
+/* The registers that the system keeps, by the bits of XCR0. */
+enum { KEEPS_YMM = 0x6, KEEPS_ZMM = 0xe6 };
+
+static unsigned kept_registers(unsigned has)
 {
-    unsigned a, b, c = 0, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+    unsigned low = 0, high;
+    if ((has & bit_OSXSAVE) != 0)
+        __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
 }
 
+/* Read here, since what __builtin_cpu_supports reads is filled by a part of the compiler's own
+ * library: a linker of another compiler leaves it empty. */
 static void find_features(feature features[FEATURES])
 {
-    __builtin_cpu_init();
+    unsigned a, b, c, d, has1c = 0, has7b = 0, has7c = 0, has71a = 0;
+    if (__get_cpuid(1, &a, &b, &c, &d))
+        has1c = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        has7b = b;
+        has7c = c;
+        if (a > 0 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+            has71a = a;
+    }
+    unsigned kept = kept_registers(has1c);
+    if ((kept & KEEPS_YMM) != KEEPS_YMM)
+        has1c = has7b = 0;
+    if ((kept & KEEPS_ZMM) != KEEPS_ZMM) {
+        has7b &= (unsigned)(bit_AVX2 | bit_BMI2);
+        has7c = has71a = 0;
+    }
     const feature found[FEATURES] = {
-        {"avx2", MO_ISA_AVX2, __builtin_cpu_supports("avx2")},
-        {"fma", MO_ISA_AVX2, __builtin_cpu_supports("fma")},
-        {"f16c", MO_ISA_AVX2, has_f16c()},
-        {"bmi2", MO_ISA_AVX2, __builtin_cpu_supports("bmi2")},
-        {"avx512f", MO_ISA_AVX512, __builtin_cpu_supports("avx512f")},
-        {"avx512bw", MO_ISA_AVX512, __builtin_cpu_supports("avx512bw")},
-        {"avx512dq", MO_ISA_AVX512, __builtin_cpu_supports("avx512dq")},
-        {"avx512vl", MO_ISA_AVX512, __builtin_cpu_supports("avx512vl")},
-        {"avx512vbmi", MO_ISA_AVX512_VBMI, __builtin_cpu_supports("avx512vbmi")},
-        {"avx512bf16", MO_ISA_AVX512_BF16, __builtin_cpu_supports("avx512bf16")},
+        {"avx2", MO_ISA_AVX2, (has7b & bit_AVX2) != 0},
+        {"fma", MO_ISA_AVX2, (has1c & bit_FMA) != 0},
+        {"f16c", MO_ISA_AVX2, (has1c & bit_F16C) != 0},
+        {"bmi2", MO_ISA_AVX2, (has7b & bit_BMI2) != 0},
+        {"avx512f", MO_ISA_AVX512, (has7b & bit_AVX512F) != 0},
+        {"avx512bw", MO_ISA_AVX512, (has7b & bit_AVX512BW) != 0},
+        {"avx512dq", MO_ISA_AVX512, (has7b & bit_AVX512DQ) != 0},
+        {"avx512vl", MO_ISA_AVX512, (has7b & bit_AVX512VL) != 0},
+        {"avx512vbmi", MO_ISA_AVX512_VBMI, (has7c & bit_AVX512VBMI) != 0},
+        {"avx512bf16", MO_ISA_AVX512_BF16, (has71a & bit_AVX512BF16) != 0},
     };
     memcpy(features, found, sizeof found);
 }

@@ -72,6 +72,21 @@ TEST(what_limits_it_is_told)
         assert_string_equal(opened_with(sets[isa]).kernels, sets[best]);
 }
 
+#if defined(__x86_64__)
+/* The compiler's library finds the same, where it is linked as it should be. */
+TEST(the_best_set_is_what_the_compiler_finds)
+{
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("bmi2");
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    int vbmi = avx512 && __builtin_cpu_supports("avx512vbmi");
+    int bf16 = vbmi && __builtin_cpu_supports("avx512bf16");
+    assert_int_equal(best_here(), avx2 + avx512 + vbmi + bf16);
+}
+#endif
+
 /* "avx512" is the best of the family, and what the device calls its instruction set. */
 TEST(a_family_has_one_name)
 {
