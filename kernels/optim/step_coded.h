@@ -47,6 +47,17 @@ typedef struct mo_coded_block {
     int tiny;
 } mo_coded_block;
 
+/* Where a block's times read and write. They take a copy of it: what `w` has would be loaded again behind
+ * each store of a vector, which may be to anywhere. */
+typedef struct mo_coded_view {
+    const void *g;
+    void *p, *copy;
+    float *p_room, *slow;
+    mo_lane_moment was[3];
+    uint8_t *codes[3];
+    float inverse[3];
+} mo_coded_view;
+
 /* What the first time finds. Of a rule that lane_is_late a NaN in m need not count: v or a scale is
  * then not finite either. */
 typedef struct mo_coded_seen {
@@ -83,6 +94,18 @@ MO_INLINE int has(mo_form f, int moment)
     return moment == 0 || (moment == 1 ? mo_rule_has_second(f.rule) : mo_rule_has_slow(f.rule));
 }
 
+MO_INLINE mo_coded_view view_of(const mo_coded_block *w)
+{
+    mo_coded_view at = {
+        .g = w->g, .p = w->p, .copy = w->copy, .p_room = w->p_room, .slow = w->slow};
+    for (int k = 0; k < 3; k++) {
+        at.was[k] = w->of[k].was;
+        at.codes[k] = w->of[k].codes;
+        at.inverse[k] = w->of[k].scale.inverse;
+    }
+    return at;
+}
+
 MO_INLINE int is_signed(mo_form f, int moment)
 {
     return moment == 0 ? mo_rule_first_signed(f.rule) : moment == 2 ? MO_SLOW : 0;
@@ -96,31 +119,31 @@ MO_INLINE void load2(mo_form f, int dtype, const void *data, uint64_t i, VF x[2]
                dtype == MO_DTYPE_F32 ? MO_DTYPE_F32 : MO_DTYPE_BF16, x);
 }
 
-MO_INLINE void put_halves(mo_form f, const mo_coded_block *w, uint32_t at, const VF x[4],
+MO_INLINE void put_halves(mo_form f, const mo_coded_view *to, uint32_t at, const VF x[4],
                           int careful)
 {
     if (v_order(f) == MO_EVEN_ODD) {
-        lane_store_pairs((uint16_t *)w->p + at, x);
-        lane_store_pairs((uint16_t *)w->p + at + 2 * MO_LANES_N, x + 2);
+        lane_store_pairs((uint16_t *)to->p + at, x);
+        lane_store_pairs((uint16_t *)to->p + at + 2 * MO_LANES_N, x + 2);
     } else if (f.p == MO_DTYPE_BF16) {
-        v_store_bf16x4((uint16_t *)w->p + at, x, careful);
+        v_store_bf16x4((uint16_t *)to->p + at, x, careful);
     }
     if (f.copies)
-        v_store_bf16x4((uint16_t *)w->copy + at, x, careful);
+        v_store_bf16x4((uint16_t *)to->copy + at, x, careful);
 }
 
 /* New parameters, GROUP elements. */
-MO_INLINE void put(mo_form f, const mo_coded_block *w, uint32_t at, VF x[4])
+MO_INLINE void put(mo_form f, const mo_coded_view *to, uint32_t at, VF x[4])
 {
     if (__builtin_expect(v_odd4(x), 0)) {
         for (int k = 0; k < 4; k++)
             x[k] = v_one_nan(x[k]);
-        put_halves(f, w, at, x, 1);
+        put_halves(f, to, at, x, 1);
     } else {
-        put_halves(f, w, at, x, 0);
+        put_halves(f, to, at, x, 0);
     }
     for (uint32_t k = 0; k < 4 && f.p == MO_DTYPE_F32; k++)
-        v_store((float *)w->p + at + k * MO_LANES_N, x[k]);
+        v_store((float *)to->p + at + k * MO_LANES_N, x[k]);
 }
 
 /* --- the first time --------------------------------------------------------------------------- */
@@ -141,29 +164,29 @@ MO_INLINE void note(mo_form f, VF m, VF v, VF slow, mo_coded_seen *seen)
 }
 
 /* MO_LANES_N elements from i on, of these moments; h: the scaled gradients. */
-MO_INLINE void update1(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint32_t i, VF h, VF p,
-                       VF m, VF v, VF slow, mo_coded_seen *seen)
+MO_INLINE void update1(mo_form f, const mo_lane_coef *c, mo_coded_block *w, const mo_coded_view *of,
+                       uint32_t i, VF h, VF p, VF m, VF v, VF slow, mo_coded_seen *seen)
 {
     if (lane_is_late(f.rule)) {
         lane_moments(f.rule, c, h, p, &m, &v, &slow);
         if (!is_late(f))
-            v_store(w->p_room + i,
+            v_store(of->p_room + i,
                     lane_moved(f.rule, c, p, lane_quotient(f.rule, c, m, slow, v_sqrt(v))));
     } else {
-        v_store(w->p_room + i, lane_rule(f.rule, c, h, p, &m, &v, &slow));
+        v_store(of->p_room + i, lane_rule(f.rule, c, h, p, &m, &v, &slow));
     }
     v_store(w->m + i, m);
     if (has(f, 1))
         v_store(w->v + i, v);
     if (has(f, 2))
-        v_store(w->slow + i, slow);
+        v_store(of->slow + i, slow);
     note(f, m, v, slow, seen);
 }
 
 /* MO_LANES_N values of a moment from i on. */
-MO_INLINE VF value1(mo_form f, int moment, const mo_coded_block *w, uint32_t i)
+MO_INLINE VF value1(mo_form f, int moment, const mo_coded_view *of, uint32_t i)
 {
-    return lane_value(f.format, is_signed(f, moment), &w->of[moment].was, i);
+    return lane_value(f.format, is_signed(f, moment), &of->was[moment], i);
 }
 
 /* Decoded moments of V_PART elements. */
@@ -184,24 +207,24 @@ MO_INLINE void decode(mo_form f, const mo_coded_block *w, uint32_t at, mo_decode
 }
 
 /* V_PART elements; x: decoded moments, where codes have tables. */
-MO_INLINE void update(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint32_t at,
-                      const mo_decoded *x, mo_coded_seen *seen)
+MO_INLINE void update(mo_form f, const mo_lane_coef *c, mo_coded_block *w, const mo_coded_view *of,
+                      uint32_t at, const mo_decoded *x, mo_coded_seen *seen)
 {
     for (uint32_t i = 0; i < V_PART; i += 2 * MO_LANES_N) {
         VF g[2], p[2];
-        load2(f, f.g, w->g, at + i, g);
+        load2(f, f.g, of->g, at + i, g);
         if (is_late(f) && f.rule != MO_RULE_ADAM) /* it needs no parameter here */
             memcpy(p, g, sizeof p);
         else
-            load2(f, f.p, w->p, at + i, p);
+            load2(f, f.p, of->p, at + i, p);
         for (uint32_t k = 0; k < 2; k++) {
             const uint32_t lane = i / MO_LANES_N + k, from = at + i + k * MO_LANES_N;
-            VF m = has_tables(f) ? x->of[0][lane] : value1(f, 0, w, from), v = m, slow = m;
+            VF m = has_tables(f) ? x->of[0][lane] : value1(f, 0, of, from), v = m, slow = m;
             if (has(f, 1))
-                v = has_tables(f) ? x->of[1][lane] : value1(f, 1, w, from);
+                v = has_tables(f) ? x->of[1][lane] : value1(f, 1, of, from);
             if (has(f, 2))
-                slow = has_tables(f) ? x->of[2][lane] : value1(f, 2, w, from);
-            update1(f, c, w, from, f.scaled ? v_mul(g[k], c->factor) : g[k], p[k], m, v, slow,
+                slow = has_tables(f) ? x->of[2][lane] : value1(f, 2, of, from);
+            update1(f, c, w, of, from, f.scaled ? v_mul(g[k], c->factor) : g[k], p[k], m, v, slow,
                     seen);
         }
     }
@@ -209,15 +232,14 @@ MO_INLINE void update(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint3
 
 /* --- the second time -------------------------------------------------------------------------- */
 
-MO_INLINE void code4(mo_form f, int moment, mo_coded_block *w, uint32_t at)
+MO_INLINE void code4(mo_form f, int moment, mo_coded_block *w, const mo_coded_view *to, uint32_t at)
 {
-    const mo_coded_moment *x = &w->of[moment];
     VI bytes = lane_codes(f.format, is_signed(f, moment), values_of(f, w, moment) + at,
-                          v_set(x->scale.inverse));
+                          v_set(to->inverse[moment]));
     if (mo_format_is_4bit(f.format))
-        v_store_bytes4(x->codes + at / 2, bytes);
+        v_store_bytes4(to->codes[moment] + at / 2, bytes);
     else
-        v_put(x->codes + at, bytes, 0);
+        v_put(to->codes[moment] + at, bytes, 0);
 }
 
 /* The late quotients of MO_LANES_N elements. */
@@ -230,32 +252,33 @@ MO_INLINE VF quotient1(mo_form f, const mo_lane_coef *c, const mo_coded_block *w
 }
 
 /* GROUP new parameters; u: their quotients, where they are late. */
-MO_INLINE void parameters4(mo_form f, const mo_lane_coef *c, const mo_coded_block *w, uint32_t at,
+MO_INLINE void parameters4(mo_form f, const mo_lane_coef *c, const mo_coded_view *to, uint32_t at,
                            const VF u[4])
 {
     VF p[4];
     for (uint32_t k = 0; k < 4; k += 2)
         if (is_late(f))
-            load2(f, f.p, w->p, at + k * MO_LANES_N, p + k);
+            load2(f, f.p, to->p, at + k * MO_LANES_N, p + k);
         else
-            v_load2_as(w->p_room, at + k * MO_LANES_N, MO_DTYPE_F32, p + k);
+            v_load2_as(to->p_room, at + k * MO_LANES_N, MO_DTYPE_F32, p + k);
     for (uint32_t k = 0; k < 4 && is_late(f); k++)
         p[k] = lane_moved(f.rule, c, p[k], u[k]);
-    put(f, w, at, p);
+    put(f, to, at, p);
 }
 
 /* GROUP elements of computed codes. The quotients come first: the coding does not wait for them. */
-MO_INLINE void finish_computed(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint32_t at)
+MO_INLINE void finish_computed(mo_form f, const mo_lane_coef *c, mo_coded_block *w,
+                               const mo_coded_view *to, uint32_t at)
 {
     VF u[4];
     for (uint32_t k = 0; k < 4 && is_late(f); k++)
         u[k] = quotient1(f, c, w, at + k * MO_LANES_N);
-    code4(f, 0, w, at);
+    code4(f, 0, w, to, at);
     if (has(f, 1))
-        code4(f, 1, w, at);
+        code4(f, 1, w, to, at);
     if (has(f, 2))
-        code4(f, 2, w, at);
-    parameters4(f, c, w, at, u);
+        code4(f, 2, w, to, at);
+    parameters4(f, c, to, at, u);
 }
 
 /* --- both, in turn ---------------------------------------------------------------------------- */
@@ -291,42 +314,44 @@ MO_INLINE void code_end(mo_form f, const mo_coded_span *k, mo_coded_block *w, ui
 }
 
 /* GROUP elements, the first time and the second. */
-MO_INLINE void first(mo_form f, const mo_coded_span *k, mo_coded_block *w, uint32_t at,
-                     mo_coded_seen *seen)
+MO_INLINE void first(mo_form f, const mo_coded_span *k, mo_coded_block *w, const mo_coded_view *of,
+                     uint32_t at, mo_coded_seen *seen)
 {
     for (uint32_t i = at; i < at + GROUP; i += V_PART) {
         mo_decoded x;
         if (has_tables(f))
             decode(f, w, i, &x);
-        update(f, &k->c, w, i, &x, seen);
+        update(f, &k->c, w, of, i, &x, seen);
     }
 }
 
-MO_INLINE void second(mo_form f, const mo_coded_span *k, mo_coded_block *w, uint32_t at)
+MO_INLINE void second(mo_form f, const mo_coded_span *k, mo_coded_block *w, const mo_coded_view *to,
+                      uint32_t at)
 {
     v_coding coding[2];
     if (!has_tables(f)) {
-        finish_computed(f, &k->c, w, at);
+        finish_computed(f, &k->c, w, to, at);
         return;
     }
     code_begin(f, w, at, coding);
     code_compare(f, coding);
     code_end(f, k, w, at, coding);
-    parameters4(f, &k->c, w, at, NULL);
+    parameters4(f, &k->c, to, at, NULL);
 }
 
 /* The first time of one block, the second time of the one before it; V_PART is GROUP. */
 MO_INLINE void turn(mo_form f, const mo_coded_span *k, mo_coded_block *now, mo_coded_block *before,
                     uint32_t at, mo_coded_seen *seen)
 {
+    const mo_coded_view of = view_of(now), to = view_of(before);
     v_coding coding[2];
     mo_decoded x;
     code_begin(f, before, at, coding);
     decode(f, now, at, &x);
     code_compare(f, coding);
-    update(f, &k->c, now, at, &x, seen);
+    update(f, &k->c, now, &of, at, &x, seen);
     code_end(f, k, before, at, coding);
-    parameters4(f, &k->c, before, at, NULL);
+    parameters4(f, &k->c, &to, at, NULL);
 }
 
 /* --- blocks ----------------------------------------------------------------------------------- */
@@ -439,10 +464,11 @@ MO_INLINE void ask_ahead(int dtype, const void *data, uint32_t at)
 /* The first time of a block with computed codes. */
 MO_INLINE void first_loop(mo_form f, const mo_coded_span *k, mo_coded_block *w, mo_coded_seen *seen)
 {
+    const mo_coded_view of = view_of(w);
     for (uint32_t i = 0; i < mo_format_block(f.format); i += GROUP) {
-        ask_ahead(f.g, w->g, i);
-        ask_ahead(f.p, w->p, i);
-        first(f, k, w, i, seen);
+        ask_ahead(f.g, of.g, i);
+        ask_ahead(f.p, of.p, i);
+        first(f, k, w, &of, i, seen);
     }
 }
 
@@ -465,8 +491,9 @@ MO_INLINE void step_in_loops(mo_form f, const mo_coded_span *k, const mo_optim_s
                 first_loop(scaled, k, now, &seen);
         }
         if (before != NULL) {
+            const mo_coded_view to = view_of(before);
             for (uint32_t i = 0; i < n; i += GROUP)
-                second(f, k, before, i);
+                second(f, k, before, &to, i);
             if (__builtin_expect(before->tiny, 0))
                 code_tiny(f.rule, f.format, before);
             end_block(f, s, at - n, before);
