@@ -18,8 +18,8 @@ from ._costs import LINK_BYTES, Clock
 
 #: Values of fewer bytes stay on the device, or on the host.
 LEAST, LEAST_ON_DISK = 1 << 10, 1 << 15
-#: Values that are moved to measure what that costs: so many, of LEAST bytes and of these.
-VALUES, LARGE = 8, 1 << 20
+#: Values that are moved to measure what that costs: so many, of LEAST bytes and of these, more than caches hold.
+VALUES, LARGE = 16, 1 << 20
 #: The path of a disk, and the most bytes of its file; 0: no limit.
 Place = Optional[Tuple[str, int]]
 
