@@ -14,7 +14,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting import _arenas, _costs, _streaming
+from memopt.torch.fitting import _arenas, _costs, _streaming, _streams
 from memopt.torch.streaming._parts import MIN_BYTES
 
 #: What a layer of the stack takes in an arena.
@@ -164,6 +164,23 @@ def test_where_it_is_quicker(monkeypatch, link, streams):
     assert plain.stream is None
     fit = mt.fit(model, None, step, budget=(plain.plain_bytes * 3 + floor_of(plain)) // 4, allow=("stream",))
     assert (fit.stream is not None) == streams == ("streams" in fit.table()) and fit.measured <= fit.budget
+
+
+def test_where_the_host_is_the_device(monkeypatch):
+    """One counter: a store on the host counts, so nothing is saved and nothing is proposed."""
+    model, step = small_llama()
+    stream = mt.stream_weights(model.model.layers, "1MiB")
+    apart = mt.fit(model, None, step, budget="1GiB")
+    apart.remove()
+    for module in (_streaming, _streams):
+        monkeypatch.setattr(module, "shares_memory", lambda device: True)
+    together = mt.fit(model, None, step, budget="1GiB")
+    together.remove()
+    assert together.plain_bytes - apart.plain_bytes == stream.stats()["host_bytes"] > 0
+    stream.remove()
+    with pytest.raises(memopt.LimitReachedError) as told:
+        mt.fit(model, None, step, budget="64KiB", host="1GiB", allow=("stream",))
+    assert "'stream'" not in str(told.value)
 
 
 def test_which_layers():

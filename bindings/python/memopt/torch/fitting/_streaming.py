@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 
 from ... import errors
+from .._native import shares_memory
 from ..streaming import WeightStream
 from ..streaming._arena import ARENA_UNIT
 from ._arenas import Candidate, begin, candidate, overlap, streaming
@@ -29,8 +30,10 @@ class Streaming:
         self.stream: Optional[WeightStream] = None
 
     def could(self) -> bool:
-        """Whether there are layers for it."""
+        """Whether there are layers for it, and a host whose memory is not the device's."""
         host, found = self._planning._host, candidate(self._planning._model)
+        if shares_memory(self._runs.device()):
+            found = None
         self._could = None if found is None or (host is not None and host < found.weights) else found
         return self._could is not None
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, List, Set
 
 import torch
 
+from .._native import shares_memory
 from ..streaming._arena import ARENA_UNIT
 from ..streaming._layers import Layers
 from ._choices import Choice
@@ -28,7 +29,7 @@ class Streamed:
         #: Storages of what stands for them.
         self.standing: Set[int] = set()
         #: The arenas' bytes, and those of what the parameters have while their weights are not there.
-        self.arenas = sum(layers.arena.budget // ARENA_UNIT * ARENA_UNIT for layers in self.layers)
+        self.arenas = sum(map(_device_bytes, self.layers))
         self.absent = sum(part.absent.untyped_storage().nbytes() for part in parts)
         modules = [layer.module() for layers in self.layers for layer in layers.all]
         self._modules = {id(module) for module in [*modules, *(would.modules if would else ())]}
@@ -69,6 +70,13 @@ class Streamed:
         finally:
             for layers in self.layers:
                 layers.resting = layers.trial = False
+
+
+def _device_bytes(layers: Layers) -> int:
+    """Of an arena; where the device's memory is the host's, of the store as well."""
+    arena = layers.arena
+    store = arena.offloader.stats()["host_bytes"] if shares_memory(arena.device) else 0
+    return int(arena.budget // ARENA_UNIT * ARENA_UNIT + store)
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:
