@@ -111,7 +111,9 @@ def wheel_of_sdist(sdist, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unpacked")
     python = fresh_environment(folder / "venv")
     run_builder(python, "-m", "pip", "install", "-q", *BACK_END, cwd=folder)
-    alone = ["unshare", "-rn"] if shutil.which("unshare") and run("unshare", "-rn", "true", cwd="/").returncode == 0 else []
+    alone = ["unshare", "-rn"]
+    if shutil.which("unshare") is None or run(*alone, "true", cwd="/").returncode != 0:
+        alone = []
     build = ["-m", "pip", "wheel", "--no-index", "--no-build-isolation", "--no-deps", "-w", "wheels", sdist]
     built = run(*alone, python, *build, cwd=folder)
     assert built.returncode == 0, (built.stdout + built.stderr)[-5000:]
