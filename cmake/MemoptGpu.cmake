@@ -398,8 +398,8 @@ macro(memopt_taken_images list)
     add_custom_command(OUTPUT ${images}/${name}
       COMMAND ${CMAKE_COMMAND} -E compare_files ${source} ${MEMOPT_GPU_IMAGES}/kernels.cu
       COMMAND ${CMAKE_COMMAND} -E copy ${image} ${images}/${name}
-      DEPENDS ${source} ${MEMOPT_GPU_IMAGES}/kernels.cu ${image} COMMENT "GPU kernels: ${name} of another build, whose source must be the same"
-      VERBATIM)
+      DEPENDS ${source} ${MEMOPT_GPU_IMAGES}/kernels.cu ${image}
+      COMMENT "GPU kernels: ${name} of another build, whose source must be the same" VERBATIM)
     list(APPEND files ${images}/${name})
     string(REGEX REPLACE "^kernels\\.|\\.hsaco$" "" key ${name}) # fatbin, ptx, gfx90a
     string(REGEX REPLACE "^ptx$" "ptx75" key ${key})

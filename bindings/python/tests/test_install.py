@@ -22,6 +22,8 @@ import memopt
 
 PROJECT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 
+BACK_END = ["scikit-build-core>=1.0", "shtab", "argparse-manpage"]  # pyproject.toml's
+
 # Says where everything came from, and works a little.
 PROGRAM = """
 import array, os, memopt
@@ -105,8 +107,18 @@ def sdist(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel_of_sdist(sdist, tmp_path_factory):
-    """The wheel that an sdist makes where no repository is near."""
-    return wheel_of(sdist, tmp_path_factory.mktemp("unpacked"))
+    """The wheel that an sdist makes where no repository is near and, where that can be had, no network."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    python = fresh_environment(folder / "venv")
+    run_builder(python, "-m", "pip", "install", "-q", *BACK_END, cwd=folder)
+    alone = ["unshare", "-rn"]
+    if shutil.which("unshare") is None or run(*alone, "true", cwd="/").returncode != 0:
+        alone = []
+    build = ["-m", "pip", "wheel", "--no-index", "--no-build-isolation", "--no-deps", "-w", "wheels", sdist]
+    built = run(*alone, python, *build, cwd=folder)
+    assert built.returncode == 0, (built.stdout + built.stderr)[-5000:]
+    (path,) = (folder / "wheels").iterdir()
+    return path
 
 
 def install(wheel, folder):
