@@ -235,17 +235,22 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 
 #include "kernels/core/host_device.h"
 
-/* The number of a thread's warp, which compilers keep where all of a warp share it. */
+/* A value that all threads of a warp have and ask for: compilers keep it in a register that they share. */
+MO_DEVICE uint32_t mo_shared_value(uint32_t value)
+{
+#if MO_NVCC_DEVICE
+    return __shfl_sync(0xffffffffu, value, 0);
+#elif defined(__HIP__)
+    return (uint32_t)__builtin_amdgcn_readfirstlane((int)value);
+#else
+    return value;
+#endif
+}
+
+/* The number of a thread's warp. */
 MO_DEVICE uint32_t mo_warp_index(void)
 {
-    uint32_t warp = mo_thread_index() / mo_warp_size();
-#if MO_NVCC_DEVICE
-    return __shfl_sync(0xffffffffu, warp, 0);
-#elif defined(__HIP__)
-    return (uint32_t)__builtin_amdgcn_readfirstlane((int)warp);
-#else
-    return warp;
-#endif
+    return mo_shared_value(mo_thread_index() / mo_warp_size());
 }
 
 /* With MO_ONLY, only the kernel `name` with MO_ONLY_name is compiled: one of these takes a compiler

@@ -328,17 +328,13 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
         mo_step_rest<RULE, FORMAT>(span, left, tables, plain, first, done);
 }
 
-/* Blocks of a multiprocessor for which registers suffice: three moments take more than two, and so
- * do states without codes, and tables but AdamW's on sm_90. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-#define MO_TABLES_ROOM(rule) 2
-#else
-#define MO_TABLES_ROOM(rule) (rule == MO_RULE_ADAMW ? 3 : 2)
-#endif
+/* Blocks of a multiprocessor for which registers suffice: three moments take more than two, and so do
+ * states without codes, and tables but AdamW's. */
 #define MO_STEP_ROOM(rule, format)                                                                 \
-    (rule == MO_RULE_ADEMAMIX || !mo_format_has_scales(format) ? 2                                 \
-     : format == MO_STATE_8BIT                                 ? MO_TABLES_ROOM(rule)              \
-                                                               : 3)
+    (rule == MO_RULE_ADEMAMIX || !mo_format_has_scales(format) ||                                  \
+             (format == MO_STATE_8BIT && rule != MO_RULE_ADAMW)                                    \
+         ? 2                                                                                       \
+         : 3)
 
 #define MO_STEP_KERNEL(name, rule, format, whole)                                                  \
     MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, MO_STEP_ROOM(rule, format))         \

@@ -372,13 +372,40 @@ MO_DEVICE void mo_step_whole(const mo_optim_span *s, mo_left_blocks *left_blocks
     }
 }
 
+MO_DEVICE float mo_shared_f32(float value)
+{
+    return mo_f32_from_bits(mo_shared_value(mo_f32_bits(value)));
+}
+
+/* Coefficients in registers that the threads of a warp share: GFX9 has too few of these beside the
+ * places of states without scales. */
+MO_DEVICE mo_rule_coef mo_shared_coef(const mo_rule_coef *c)
+{
+    mo_rule_coef shared;
+    shared.beta1 = mo_shared_f32(c->beta1);
+    shared.one_minus_beta1 = mo_shared_f32(c->one_minus_beta1);
+    shared.beta2 = mo_shared_f32(c->beta2);
+    shared.one_minus_beta2 = mo_shared_f32(c->one_minus_beta2);
+    shared.decay = mo_shared_f32(c->decay);
+    shared.rate = mo_shared_f32(c->rate);
+    shared.eps = mo_shared_f32(c->eps);
+    shared.factor = mo_shared_f32(c->factor);
+    shared.beta3 = mo_shared_f32(c->beta3);
+    shared.one_minus_beta3 = mo_shared_f32(c->one_minus_beta3);
+    shared.mix = mo_shared_f32(c->mix);
+    shared.reserved = 0;
+    shared.step = c->step;
+    return shared;
+}
+
 /* Does the whole blocks of a chunk if it is of one of the classes; returns how many, of which some may
  * be left. */
 template <uint32_t RULE, uint32_t FORMAT>
 MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, mo_left_blocks *left,
                                    const typename mo_codec<FORMAT>::tables *tables)
 {
-    const mo_rule_coef copied = s->coef, *coef = &copied;
+    const mo_rule_coef copied = mo_format_has_scales(FORMAT) ? mo_shared_coef(&s->coef) : s->coef;
+    const mo_rule_coef *coef = &copied;
     const mo_span_aligned aligned = mo_span_alignment<RULE, FORMAT>(s);
     uint32_t whole = (uint32_t)s->count / MO_BLOCK_SIZE;
     whole -= whole % (2 * mo_warp_size() / MO_LANES); /* all of a warp take part, in pairs */

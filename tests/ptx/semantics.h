@@ -339,6 +339,7 @@ static uint64_t bfi_b64(uint64_t a, uint64_t into, uint32_t from, uint32_t count
     }
 CONVERT(cvt_u64_u32, uint64_t, uint32_t)
 CONVERT(cvt_u32_u64, uint32_t, uint64_t)
+CONVERT(cvt_s64_s32, int64_t, int32_t)
 CONVERT(cvt_u16_u32, uint16_t, uint32_t)
 CONVERT(cvt_u32_u16, uint32_t, uint16_t)
 CONVERT(cvt_u32_u8, uint32_t, uint8_t)
@@ -359,6 +360,7 @@ static uint32_t out_f32(float value)
     TWO(mul_rn_f##bits, uint##bits##_t, out(in(a)*in(b)))                                          \
     TWO(div_rn_f##bits, uint##bits##_t, out(in(a) / in(b)))                                        \
     COMPARE(setp_eq_f##bits, uint##bits##_t, in(a) == in(b))                                       \
+    COMPARE(setp_ne_f##bits, uint##bits##_t, in(a) < in(b) || in(a) > in(b))                       \
     COMPARE(setp_lt_f##bits, uint##bits##_t, in(a) < in(b))                                        \
     COMPARE(setp_gt_f##bits, uint##bits##_t, in(a) > in(b))                                        \
     COMPARE(setp_le_f##bits, uint##bits##_t, in(a) <= in(b))                                       \
