@@ -3,7 +3,7 @@
 
     RULES="AdamW Adam Lion SGD RMSprop Adagrad AdEMAMix Adafactor LAMB LARS host"
     run() { python tests/bench/torch_optim.py --rounds 12 --json $1.json "${@:2}"; }
-    run avx512 --peers torch bitsandbytes deepspeed --rules $RULES  # several times, also with fewer peers
+    run avx512 --peers torch bitsandbytes deepspeed --rules $RULES
     run avx512_1 --peers torch deepspeed --rules AdamW host --threads 1
     export MEMOPT_ISA=avx2 ATEN_CPU_CAPABILITY=avx2
     run avx2 --peers torch --rules $RULES
@@ -22,12 +22,10 @@ PAGE = report.ROOT / "docs" / "benchmarks" / "optim-torch.md"
 HEAD = """# Benchmark: optimizers for torch
 
 %s, on %d processors that `/proc/cpuinfo` calls "%s"; torch %s, %d threads, best of %d rounds in which all
-cases of a rule alternate. Of several runs of a half a rule's rows in a table are of the one in which our cases
-together took least, since programs of others on the same cores come and go. ns a parameter for a whole
-`optimizer.step()`, each with new gradients; `copy` is torch's own `copy_` of as many bytes as the step reads
-and writes (two moments, the parameter, the gradient); `peer` is the fastest of torch's fused or foreach form,
-bitsandbytes, and for AdamW DeepSpeedCPUAdam. Above 1.00 ours is
-slower. With bf16 parameters torch's states are bf16 too and ours fp32: ours then move more bytes. *dynamic*: with
+cases of a rule alternate. Each half is one run. ns a parameter for a whole `optimizer.step()`, each with new
+gradients; `copy` is torch's own `copy_` of as many bytes as the step reads and writes (two moments, the parameter,
+the gradient); `peer` is the fastest of torch's fused or foreach form, bitsandbytes, and for AdamW DeepSpeedCPUAdam.
+Above 1.00 ours is slower. With bf16 parameters torch's states are bf16 too and ours fp32: ours then move more bytes. *dynamic*: with
 `codes="dynamic"`. Two names are the fastest of each half.
 
 In the avx2 half torch keeps to AVX2 too; bitsandbytes and DeepSpeed cannot be told to and are left out.
@@ -62,35 +60,22 @@ def table_of(files, name):
     return "\n".join(lines)
 
 
-def quieter(files):
-    """One of several runs with the same threads and instruction set: each rule of a table from the run in
-    which our cases together took least."""
-    found = {}
-    for file in files:
-        rules = {}
-        for row in file["rows"]:
-            rules.setdefault((row["table"], row["rule"]), []).append(row)
-        for rule, rows in rules.items():
-            total = sum(row["ns"] for row in rows if row["bytes"] is not None)
-            if rule not in found or total < found[rule][0]:
-                found[rule] = total, rows
-    return {**files[0], "rows": [row for _, rows in found.values() for row in rows]}
+def notes():
+    """What the page says between its commands and its tables, which is written by hand."""
+    return PAGE.read_text(encoding="utf-8").split("\n```\n", 1)[1].split("\n## ", 1)[0].strip("\n")
 
 
 def main(paths):
-    runs = {}
+    files = []
     for path in paths:
         with open(path, encoding="utf-8") as file:
-            run = json.load(file)
-        runs.setdefault((run["threads"], run["isa"]), []).append(run)
-    files = [quieter(run) for run in runs.values()]
+            files.append(json.load(file))
     commands = "\n".join(line[4:] for line in __doc__.splitlines() if line.startswith("    "))
     first = files[0]
     here = (datetime.date.today(), os.cpu_count(), report.cpu_model())
-    rows = [row for run in runs[first["threads"], first["isa"]] for row in run["rows"]]
-    theirs = [row["ns"] for row in rows if row["case"] == "bitsandbytes AdamW8bit"]
+    theirs = [row["ns"] for row in first["rows"] if row["case"] == "bitsandbytes AdamW8bit"]
     span = "%.0f to %.0f" % (min(theirs), max(theirs))
-    text = [HEAD % (*here, first["torch"], first["threads"], first["rounds"], span, commands)]
+    text = [HEAD % (*here, first["torch"], first["threads"], first["rounds"], span, commands), notes() + "\n"]
     for threads in dict.fromkeys(file["threads"] for file in files):
         halves = [file for file in files if file["threads"] == threads]
         for name in dict.fromkeys(row["table"] for row in halves[0]["rows"]):
