@@ -1,6 +1,8 @@
 /* Operations on blocks: they are written and read in the order of streams, on one or on several. */
 #include "world.h"
 
+#include "base/lock.h"
+
 #include <string.h>
 
 /* --- locks ----------------------------------------------------------------------------------- */
@@ -154,12 +156,21 @@ static void check_new(world *w, const slot *s)
             oracle_fail(w, "the new block %p overlaps a freed one that is exported", (void *)s->at);
 }
 
+/* Another thread may be in it. */
+static int has_stale(memopt_allocator *allocator)
+{
+    mo_lock(&allocator->lock);
+    int has = allocator->stale != NULL;
+    mo_unlock(&allocator->lock);
+    return has;
+}
+
 static void note_features(world *w, uint32_t index, uint32_t stream)
 {
     const member *m = &w->members[index];
     if (m->expandable)
         saw(w, ORACLE_HAS_EXPANDABLE);
-    if (m->expandable && (w->unmaps > 0 || m->handle->stale != NULL))
+    if (m->expandable && (w->unmaps > 0 || has_stale(m->handle)))
         saw(w, ORACLE_HAS_REMAP);
     if (!is_root(index) && index != ORACLE_GRAPH_POOL)
         saw(w, ORACLE_HAS_POOLS);
