@@ -79,6 +79,8 @@ def main():
     torch.manual_seed(1)
     device = torch.device(arguments.device)
     text = b"\n".join(path.read_bytes() for path in sorted(arguments.text.rglob("*.md")))
+    if not text:
+        parser.error("%s has no .md files: --text FOLDER" % arguments.text)
     model = GPT().to(device)
     losses = train(model, text, device, arguments.steps)
     for step, loss in enumerate(losses, 1):
