@@ -8,20 +8,14 @@
 
 #include <stdlib.h>
 
-enum { MOST = 64, ROOM = 32 };
+/* A communicator is a number below COMMS. */
+enum { MOST = 64, ROOM = 32, COMMS = 2 };
 
-/* A communicator is a number below COMMS; what it has registered is a list. */
-enum { COMMS = 2 };
-
-static struct {
-    void *address;
+static struct piece {
+    void *address; /* NULL: none */
     size_t bytes;
-} memory[MOST];
-
-static struct {
-    void *address;
-    size_t bytes;
-} registered[COMMS][MOST];
+    int registered[COMMS];
+} pieces[MOST];
 
 static size_t held, room;
 static int refuse; /* so many registrations more are taken, then one is refused */
@@ -31,69 +25,65 @@ static ncclComm_t comm(uintptr_t number)
     return (ncclComm_t)(number + 1);
 }
 
+static struct piece *find(const void *address)
+{
+    int i = 0;
+    while (pieces[i].address != address)
+        assert_true(++i < MOST);
+    return &pieces[i];
+}
+
 static size_t registrations(uintptr_t number)
 {
     size_t bytes = 0;
     for (int i = 0; i < MOST; i++)
-        bytes += registered[number][i].address != NULL ? registered[number][i].bytes : 0;
+        bytes += pieces[i].registered[number] ? pieces[i].bytes : 0;
     return bytes;
 }
 
 ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
 {
-    int i = 0;
+    struct piece *p = find(NULL);
     if (held + bytes > room)
         return ncclUnhandledCudaError;
-    while (memory[i].address != NULL)
-        assert_true(++i < MOST);
-    assert_int_equal(posix_memalign(&memory[i].address, 4096, bytes), 0);
-    memory[i].bytes = bytes;
+    assert_int_equal(posix_memalign(&p->address, 4096, bytes), 0);
+    p->bytes = bytes;
     held += bytes;
-    *pointer = memory[i].address;
+    *pointer = p->address;
     return ncclSuccess;
 }
 
 ncclResult_t ncclMemFree(void *pointer)
 {
-    int i = 0;
-    while (memory[i].address != pointer)
-        assert_true(++i < MOST);
+    struct piece *p = find(pointer);
     for (int c = 0; c < COMMS; c++) /* NCCL would go on to use it */
-        for (int k = 0; k < MOST; k++)
-            assert_true(registered[c][k].address != pointer);
-    held -= memory[i].bytes;
+        assert_false(p->registered[c]);
+    held -= p->bytes;
     free(pointer);
-    memory[i].address = NULL;
+    p->address = NULL;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t to, void *pointer, size_t bytes, void **handle)
 {
-    const uintptr_t c = (uintptr_t)to - 1;
-    int i = 0, k = 0;
+    int *registered = &find(pointer)->registered[(uintptr_t)to - 1];
     if (refuse > 0 && --refuse == 0)
         return ncclSystemError;
-    while (memory[i].address != pointer)
-        assert_true(++i < MOST);
-    assert_int_equal(memory[i].bytes, bytes); /* whole segments */
-    while (registered[c][k].address != NULL)
-        assert_true(registered[c][k].address != pointer && ++k < MOST);
-    registered[c][k].address = pointer;
-    registered[c][k].bytes = bytes;
-    *handle = &registered[c][k];
+    assert_int_equal(find(pointer)->bytes, bytes); /* whole segments */
+    assert_false(*registered);
+    *registered = 1;
+    *handle = registered;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t from, void *handle)
 {
-    const uintptr_t c = (uintptr_t)from - 1;
-    for (int k = 0; k < MOST; k++)
-        if (handle == &registered[c][k] && registered[c][k].address != NULL) {
-            registered[c][k].address = NULL;
-            return ncclSuccess;
-        }
-    fail_msg("a handle that this communicator does not have");
-    return ncclInvalidArgument;
+    int *registered = handle, i = 0;
+    while (registered != &pieces[i].registered[(uintptr_t)from - 1]) /* it has the handle */
+        assert_true(++i < MOST);
+    assert_true(*registered);
+    *registered = 0;
+    return ncclSuccess;
 }
 
 typedef struct world {
