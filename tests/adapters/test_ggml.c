@@ -1,47 +1,14 @@
 /* ggml's own library with our memory and our optimizers: a network of two layers, its gradients by ggml. */
 #include "adapters/memopt_ggml.h"
 
-#include "memopt/memopt.h"
-#include "support/checks.h"
-#include "support/unit.h"
+#include "unit/allocator/support.h"
 
 #include <ggml-alloc.h>
 #include <ggml-cpu.h>
 #include <math.h>
 
 enum { IN = 96, HIDDEN = 128, OUT = 64, BATCH = 32, STEPS = 20, NODES = 128, PARAMETERS = 2 };
-
-typedef struct world {
-    memopt_device *device;
-    memopt_allocator *allocator;
-    ggml_backend_buffer_type_t memory;
-    ggml_backend_t backend;
-} world;
-
-static int begin(void **state)
-{
-    static world w;
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    options.capacity = 16 * MIB;
-    OK(memopt_device_open("cpu", &options, &w.device));
-    OK(memopt_allocator_create(w.device, NULL, NULL, &w.allocator));
-    w.memory = memopt_ggml_buffer_type(w.allocator, MEMOPT_TAG_WEIGHTS);
-    assert_non_null(w.memory);
-    w.backend = ggml_backend_cpu_init();
-    ggml_backend_cpu_set_n_threads(w.backend, 1);
-    *state = &w;
-    return 0;
-}
-
-static int end(void **state)
-{
-    world *w = *state;
-    ggml_backend_free(w->backend);
-    memopt_ggml_buffer_type_free(w->memory);
-    OK(memopt_allocator_destroy(w->allocator)); /* every buffer went back */
-    OK(memopt_device_close(w->device));
-    return 0;
-}
+#define LIVE "allocated_bytes.all.current"
 
 static struct ggml_context *context(void)
 {
@@ -68,7 +35,7 @@ static const memopt_optimizer_group SETTINGS = {.struct_size = sizeof SETTINGS,
 
 /* Trains relu(x W) V to y, by ggml's AdamW or ours (its own then changes no bit), and returns the last loss; out_state: bytes of the optimizer's
  * states. */
-static float train(const world *w, int by_ggml, uint32_t format, float *out_weights,
+static float train(memopt_allocator *allocator, int by_ggml, uint32_t format, float *out_weights,
                    uint64_t *out_state)
 {
     struct ggml_opt_optimizer_params settings = {
@@ -78,12 +45,13 @@ static float train(const world *w, int by_ggml, uint32_t format, float *out_weig
                                         ggml_new_tensor_2d(weights, GGML_TYPE_F32, HIDDEN, OUT)};
     struct ggml_tensor *x = ggml_new_tensor_2d(weights, GGML_TYPE_F32, IN, BATCH);
     struct ggml_tensor *hidden = ggml_relu(work, ggml_mul_mat(work, parameters[0], x));
-    ggml_backend_t backend = w->backend;
-    ggml_backend_buffer_type_t memory = w->memory;
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    ggml_backend_buffer_type_t memory = memopt_ggml_buffer_type(allocator, MEMOPT_TAG_WEIGHTS);
     ggml_backend_sched_t scheduler =
         ggml_backend_sched_new(&backend, &memory, 1, NODES, false, true);
     memopt_ggml_optimizer *optimizer = NULL;
     float loss = 0;
+    ggml_backend_cpu_set_n_threads(backend, 1);
     for (int i = 0; i < PARAMETERS; i++)
         ggml_set_param(parameters[i]);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(weights, memory);
@@ -92,13 +60,11 @@ static float train(const world *w, int by_ggml, uint32_t format, float *out_weig
     set(parameters[1], 2, 0.1f);
     set(x, 3, 1.0f);
     if (!by_ggml) {
-        uint64_t before;
+        const uint64_t before = stat_of(allocator, LIVE);
         memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
         options.state_format = format;
-        OK(memopt_allocator_get_stat(w->allocator, "allocated_bytes.all.current", &before));
-        OK(memopt_ggml_optimizer_create(w->allocator, &options, &SETTINGS, weights, &optimizer));
-        OK(memopt_allocator_get_stat(w->allocator, "allocated_bytes.all.current", out_state));
-        *out_state -= before;
+        OK(memopt_ggml_optimizer_create(allocator, &options, &SETTINGS, weights, &optimizer));
+        *out_state = stat_of(allocator, LIVE) - before;
     }
     struct ggml_opt_params how =
         ggml_opt_default_params(scheduler, GGML_OPT_LOSS_TYPE_MEAN_SQUARED_ERROR);
@@ -125,22 +91,25 @@ static float train(const world *w, int by_ggml, uint32_t format, float *out_weig
     ggml_opt_free(training);
     ggml_backend_sched_free(scheduler);
     ggml_backend_buffer_free(buffer);
+    ggml_backend_free(backend);
+    memopt_ggml_buffer_type_free(memory);
     ggml_free(work);
     ggml_free(weights);
+    assert_int_equal(stat_of(allocator, LIVE), 0); /* every buffer went back */
     return loss;
 }
 
-TEST_WITH(adamw_is_ggml_s, begin, end)
+ALLOCATOR_TEST(adamw_is_ggml_s, allocator, eager(16 * MIB), CLASSIC)
 {
     enum { COUNT = IN * HIDDEN + HIDDEN * OUT };
     static float wanted[COUNT], got[COUNT];
     uint64_t full, coded;
-    float by_ggml = train(*state, 1, 0, wanted, NULL);
-    float by_us = train(*state, 0, MEMOPT_STATE_F32, got, &full);
+    float by_ggml = train(allocator, 1, 0, wanted, NULL);
+    float by_us = train(allocator, 0, MEMOPT_STATE_F32, got, &full);
     for (int i = 0; i < COUNT; i++)
         if (!(fabsf(wanted[i] - got[i]) <= 2e-6f))
             fail_msg("weight %d: %g, by ggml %g", i, (double)got[i], (double)wanted[i]);
-    float in_8_bits = train(*state, 0, MEMOPT_STATE_8BIT, got, &coded);
+    float in_8_bits = train(allocator, 0, MEMOPT_STATE_8BIT, got, &coded);
     print_message("loss by ggml %g, by memopt %g, in 8 bits %g; states %d and %d bytes\n",
                   (double)by_ggml, (double)by_us, (double)in_8_bits, (int)full, (int)coded);
     assert_true(fabsf(by_us - by_ggml) <= 1e-4f * by_ggml &&
@@ -148,9 +117,10 @@ TEST_WITH(adamw_is_ggml_s, begin, end)
     assert_true(coded <= full * 27 / 100);
 }
 
-TEST_WITH(what_does_not_fit_is_told, begin, end)
+ALLOCATOR_TEST(what_does_not_fit_is_told, allocator, eager(16 * MIB), CLASSIC)
 {
-    world *w = *state;
-    assert_null(ggml_backend_buft_alloc_buffer(w->memory, 17 * MIB));
+    ggml_backend_buffer_type_t memory = memopt_ggml_buffer_type(allocator, MEMOPT_TAG_WEIGHTS);
+    assert_null(ggml_backend_buft_alloc_buffer(memory, 17 * MIB));
     assert_non_null(strstr(memopt_last_error(), "17.00 MiB asked for weights"));
+    memopt_ggml_buffer_type_free(memory);
 }

@@ -2,9 +2,7 @@
  * which check what NCCL leaves to its caller. */
 #include "adapters/memopt_nccl.h"
 
-#include "memopt/memopt.h"
-#include "support/checks.h"
-#include "support/unit.h"
+#include "unit/allocator/support.h"
 
 #include <stdlib.h>
 
@@ -86,93 +84,77 @@ ncclResult_t ncclCommDeregister(const ncclComm_t from, void *handle)
     return ncclSuccess;
 }
 
-typedef struct world {
-    memopt_device *device;
-    memopt_allocator *allocator;
-} world;
-
-static int begin(void **state)
+static memopt_allocator *allocator_of(memopt_device *device)
 {
-    static world w;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memopt_memory_provider provider = memopt_nccl_provider();
+    memopt_allocator *allocator;
     room = ROOM * MIB;
-    refuse = 0;
     options.provider = &provider;
-    OK(memopt_device_open("cpu", NULL, &w.device));
-    OK(memopt_allocator_create(w.device, NULL, &options, &w.allocator));
-    *state = &w;
-    return 0;
+    OK(memopt_allocator_create(device, NULL, &options, &allocator));
+    return allocator;
 }
 
-static int end(void **state)
+static void all_went_back(memopt_allocator *allocator)
 {
-    world *w = *state;
-    OK(memopt_allocator_destroy(w->allocator));
-    OK(memopt_device_close(w->device));
+    OK(memopt_allocator_trim_sync(allocator, 0, NULL));
     assert_int_equal(held, 0);
     assert_int_equal(registrations(0) + registrations(1), 0);
-    return 0;
 }
 
-static void *alloc(const world *w, uint64_t bytes)
+ALLOCATOR_TEST_OF(every_segment_is_registered_while_it_lives, allocator, eager(CAPACITY),
+                  allocator_of(device), CLASSIC)
 {
-    void *pointer = NULL;
-    OK(memopt_allocator_alloc(w->allocator, bytes, MEMOPT_TAG_GRADIENTS, NULL, &pointer));
-    return pointer;
-}
-
-TEST_WITH(every_segment_is_registered_while_it_lives, begin, end)
-{
-    world *w = *state;
     memopt_nccl_registration *first, *second;
-    void *early = alloc(w, 3 * MIB);
-    OK(memopt_nccl_register(w->allocator, comm(0), &first));
+    void *early = alloc(allocator, 3 * MIB);
+    OK(memopt_nccl_register(allocator, comm(0), &first));
     assert_int_equal(registrations(0), held);
-    void *later = alloc(w, 12 * MIB), *small = alloc(w, 1000);
+    void *later = alloc(allocator, 12 * MIB), *small = alloc(allocator, 1000);
     assert_int_equal(registrations(0), held);
-    OK(memopt_nccl_register(w->allocator, comm(1), &second));
+    OK(memopt_nccl_register(allocator, comm(1), &second));
     assert_int_equal(registrations(1), held);
-    OK(memopt_allocator_free(w->allocator, later));
-    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
+    OK(memopt_allocator_free(allocator, later));
+    OK(memopt_allocator_trim_sync(allocator, 0, NULL));
     assert_true(held < 24 * MIB && held > 3 * MIB);
     assert_int_equal(registrations(0), held);
     OK(memopt_nccl_deregister(first));
     assert_int_equal(registrations(0), 0);
     assert_int_equal(registrations(1), held);
-    OK(memopt_allocator_free(w->allocator, early));
-    OK(memopt_allocator_free(w->allocator, small));
-    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
+    OK(memopt_allocator_free(allocator, early));
+    OK(memopt_allocator_free(allocator, small));
     OK(memopt_nccl_deregister(second));
+    all_went_back(allocator);
 }
 
-TEST_WITH(what_nccl_refuses_changes_nothing, begin, end)
+ALLOCATOR_TEST_OF(what_nccl_refuses_changes_nothing, allocator, eager(CAPACITY),
+                  allocator_of(device), CLASSIC)
 {
-    world *w = *state;
     memopt_nccl_registration *first, *second = NULL;
-    void *pointer = NULL, *kept = alloc(w, 16 * MIB), *other = alloc(w, 1000);
+    void *pointer = NULL, *kept = alloc(allocator, 16 * MIB), *other = alloc(allocator, 1000);
     refuse = 2; /* of the two segments */
-    assert_int_equal(memopt_nccl_register(w->allocator, comm(0), &second),
+    assert_int_equal(memopt_nccl_register(allocator, comm(0), &second),
                      MEMOPT_STATUS_USER + ncclSystemError);
     assert_null(second);
     assert_int_equal(registrations(0), 0);
-    OK(memopt_nccl_register(w->allocator, comm(0), &first));
-    OK(memopt_nccl_register(w->allocator, comm(1), &second));
+    OK(memopt_nccl_register(allocator, comm(0), &first));
+    OK(memopt_nccl_register(allocator, comm(1), &second));
     uint64_t before = held;
     refuse = 2; /* the second communicator's */
-    assert_int_equal(memopt_allocator_alloc(w->allocator, 10 * MIB, 0, NULL, &pointer),
+    assert_int_equal(memopt_allocator_alloc(allocator, 10 * MIB, 0, NULL, &pointer),
                      MEMOPT_STATUS_USER + ncclSystemError);
     assert_int_equal(held, before);
     assert_int_equal(registrations(0), before);
     assert_int_equal(registrations(1), before);
-    assert_int_equal(memopt_allocator_alloc(w->allocator, 2 * ROOM * MIB, 0, NULL, &pointer),
+    assert_int_equal(memopt_allocator_alloc(allocator, 2 * ROOM * MIB, 0, NULL, &pointer),
                      MEMOPT_OUT_OF_DEVICE_MEMORY);
-    OK(memopt_allocator_free(w->allocator, kept));
-    OK(memopt_allocator_free(w->allocator, other));
-    pointer = alloc(w, ROOM * MIB); /* after what is free has gone back, and its registrations */
+    OK(memopt_allocator_free(allocator, kept));
+    OK(memopt_allocator_free(allocator, other));
+    pointer =
+        alloc(allocator, ROOM * MIB); /* after what is free has gone back, and its registrations */
     assert_int_equal(registrations(1), held);
-    OK(memopt_allocator_free(w->allocator, pointer));
+    OK(memopt_allocator_free(allocator, pointer));
     OK(memopt_nccl_deregister(second));
     OK(memopt_nccl_deregister(first));
-    assert_int_equal(memopt_nccl_register(w->allocator, NULL, &first), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_nccl_register(allocator, NULL, &first), MEMOPT_INVALID_ARGUMENT);
+    all_went_back(allocator);
 }

@@ -1,9 +1,7 @@
 /* ONNX Runtime's own library with our memory: a model of two layers, whose weights, hidden values and results are ours. */
 #include "adapters/memopt_onnxruntime.h"
 
-#include "memopt/memopt.h"
-#include "support/checks.h"
-#include "support/unit.h"
+#include "unit/allocator/support.h"
 
 enum { ROWS = 128, IN = 96, HIDDEN = 160, OUT = 64 };
 
@@ -47,13 +45,6 @@ static size_t make_model(unsigned char *model)
 
 /* --- the test ----------------------------------------------------------------------------------- */
 
-typedef struct world {
-    OrtEnv *env;
-    memopt_device *device;
-    memopt_allocator *allocator;
-    OrtAllocator *memory;
-} world;
-
 static const OrtApi *api;
 
 static void done(OrtStatus *status)
@@ -62,38 +53,27 @@ static void done(OrtStatus *status)
         fail_msg("%s", api->GetErrorMessage(status));
 }
 
-static int begin(void **state)
+typedef struct world {
+    OrtEnv *env;
+    OrtAllocator *memory;
+} world;
+
+static world begin(memopt_allocator *allocator)
 {
-    static world w;
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    options.capacity = 16 * MIB;
+    world w;
     api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
     assert_non_null(api); /* NULL: the library is older than the header */
-    OK(memopt_device_open("cpu", &options, &w.device));
-    OK(memopt_allocator_create(w.device, NULL, NULL, &w.allocator));
     done(api->CreateEnv(ORT_LOGGING_LEVEL_FATAL, "test", &w.env));
-    done(memopt_onnxruntime_create(api, w.allocator, MEMOPT_TAG_ACTIVATIONS, NULL, &w.memory));
+    done(memopt_onnxruntime_create(api, allocator, MEMOPT_TAG_ACTIVATIONS, NULL, &w.memory));
     done(api->RegisterAllocator(w.env, w.memory));
-    *state = &w;
-    return 0;
+    return w;
 }
 
-static int end(void **state)
+static void end(const world *w)
 {
-    world *w = *state;
     done(api->UnregisterAllocator(w->env, w->memory->Info(w->memory)));
     memopt_onnxruntime_destroy(w->memory);
     api->ReleaseEnv(w->env);
-    OK(memopt_allocator_destroy(w->allocator)); /* everything went back */
-    OK(memopt_device_close(w->device));
-    return 0;
-}
-
-static uint64_t stat_of(const world *w, const char *name)
-{
-    uint64_t value;
-    OK(memopt_allocator_get_stat(w->allocator, name, &value));
-    return value;
 }
 
 static OrtSession *open_session(const world *w)
@@ -126,21 +106,21 @@ static OrtStatus *run(OrtSession *session, float *x, OrtValue **out_y)
     return status;
 }
 
-TEST_WITH(a_session_s_memory_is_ours, begin, end)
+ALLOCATOR_TEST(a_session_s_memory_is_ours, allocator, eager(16 * MIB), CLASSIC)
 {
-    const world *w = *state;
+    const world w = begin(allocator);
     static float x[ROWS * IN];
-    OrtSession *session = open_session(w);
+    OrtSession *session = open_session(&w);
     OrtValue *y = NULL;
     float *values;
     void *block;
     for (int i = 0; i < ROWS * IN; i++)
         x[i] = (float)(i % 5 - 2);
-    const uint64_t kept = stat_of(w, "allocated_bytes.all.current");
+    const uint64_t kept = stat_of(allocator, "allocated_bytes.all.current");
     done(run(session, x, &y));
     done(api->GetTensorMutableData(y, (void **)&values));
-    OK(memopt_allocator_get_block(w->allocator, values, &block, NULL)); /* the result is a block */
-    assert_true(stat_of(w, "allocated_bytes.all.peak") >=
+    OK(memopt_allocator_get_block(allocator, values, &block, NULL)); /* the result is a block */
+    assert_true(stat_of(allocator, "allocated_bytes.all.peak") >=
                 kept + ROWS * (HIDDEN + OUT) * sizeof(float));
     for (int i = 0; i < OUT; i++) { /* the last row; every product and sum is exact */
         float sum = 0;
@@ -154,29 +134,32 @@ TEST_WITH(a_session_s_memory_is_ours, begin, end)
     }
     api->ReleaseValue(y);
     api->ReleaseSession(session);
-    assert_int_equal(stat_of(w, "allocated_bytes.all.current"), 0);
+    end(&w);
+    assert_int_equal(stat_of(allocator, "allocated_bytes.all.current"), 0);
 }
 
-TEST_WITH(what_does_not_fit_is_a_status, begin, end)
+ALLOCATOR_TEST(what_does_not_fit_is_a_status, allocator, eager(16 * MIB), CLASSIC)
 {
     enum { MOST = 4096, BYTES = 4096 };
-    const world *w = *state;
+    const world w = begin(allocator);
     static float x[ROWS * IN];
     static void *taken[MOST];
-    OrtSession *session = open_session(w);
+    OrtSession *session = open_session(&w);
     OrtValue *y = NULL;
     int count = 0;
-    OK(memopt_allocator_set_limit(w->allocator, 1)); /* what it holds now, and no more */
-    while (memopt_allocator_alloc(w->allocator, BYTES, 0, NULL, &taken[count]) == MEMOPT_OK)
+    OK(memopt_allocator_set_limit(allocator, 1)); /* what it holds now, and no more */
+    while (memopt_allocator_alloc(allocator, BYTES, 0, NULL, &taken[count]) == MEMOPT_OK)
         assert_true(++count < MOST);
     OrtStatus *status = run(session, x, &y);
     assert_non_null(status);
     assert_non_null(strstr(api->GetErrorMessage(status), "asked for activations"));
     api->ReleaseStatus(status);
-    OK(memopt_allocator_set_limit(w->allocator, 0));
+    OK(memopt_allocator_set_limit(allocator, 0));
     done(run(session, x, &y)); /* it goes on */
     api->ReleaseValue(y);
     api->ReleaseSession(session);
+    end(&w);
     while (count > 0)
-        OK(memopt_allocator_free(w->allocator, taken[--count]));
+        OK(memopt_allocator_free(allocator, taken[--count]));
+    assert_int_equal(stat_of(allocator, "allocated_bytes.all.current"), 0);
 }
