@@ -283,59 +283,48 @@ static void check_imported(world *w, const memopt_optimizer_options *options, co
     end_optimizer(w, r.o);
 }
 
-/* Every cut into every other one, and into one process, whose export is then that of one. */
+/* Exports of cut `c` into the other cut and into one process, whose export is then that of one. From another format:
+ * as the import of one process converts. */
+static void import_any_cut(world *w, const memopt_optimizer_options *from,
+                           const memopt_optimizer_options *to, const variant *v, int c)
+{
+    const uint32_t converts = from->state_format != to->state_format;
+    const uint64_t *other = cuts[1 - c];
+    uint64_t bytes;
+    process whole = stepped(w, from, v, 0, COUNT, STEPS), wanted = whole;
+    exports e;
+    export_cut(w, from, v, cuts[c], &e);
+    if (converts) {
+        unsigned char *all = export_all(w, whole.o, &bytes);
+        wanted = stepped(w, to, v, 0, COUNT, 0);
+        OK(memopt_optimizer_import_sync(wanted.o, all, bytes, 1, w->stream));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "export 0: parameter 1 was exported with",
+                     memopt_optimizer_import_pieces_sync(wanted.o, e.sources, MOST, 0, w->stream));
+        free(all);
+    }
+    for (int i = 0; i < MOST; i++)
+        check_imported(w, to, v, &e, &wanted, other[i], other[i + 1], converts);
+    check_imported(w, to, v, &e, &wanted, 0, COUNT, converts);
+    free_exports(&e);
+}
+
 TEST(any_cut_into_any_other)
 {
     static const uint32_t formats[] = {MEMOPT_STATE_F32, MEMOPT_STATE_8BIT, MEMOPT_STATE_4BIT,
                                        MEMOPT_STATE_BF16};
-    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
     for (int f = 0; f < 4; f++)
         for (int v = 0; v < 3; v += 2) {
-            const memopt_optimizer_options options = {
-                .state_format = formats[f],
-                .split_weights = variants[v].split,
-                .page_bytes = f == 2 ? 8192 : 0,
-            };
-            process whole = stepped(&w, &options, &variants[v], 0, COUNT, STEPS);
-            exports e;
-            export_cut(&w, &options, &variants[v], cuts[f % 2], &e);
-            for (int i = 0; i < MOST; i++)
-                check_imported(&w, &options, &variants[v], &e, &whole, cuts[1 - f % 2][i],
-                               cuts[1 - f % 2][i + 1], 0);
-            check_imported(&w, &options, &variants[v], &e, &whole, 0, COUNT, 0);
-            free_exports(&e);
-            end_optimizer(&w, whole.o);
+            world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
+            const memopt_optimizer_options from = {.state_format = formats[f],
+                                                   .split_weights = variants[v].split,
+                                                   .page_bytes = f == 2 ? 8192 : 0};
+            memopt_optimizer_options to = from;
+            import_any_cut(&w, &from, &to, &variants[v], f % 2);
+            to.state_format = formats[(f + 1) % 3];
+            if (v == 0)
+                import_any_cut(&w, &from, &to, &variants[v], 0);
+            close_world(&w);
         }
-    close_world(&w);
-}
-
-/* Another format: as the import of one process converts. */
-TEST(another_cut_and_format)
-{
-    static const uint32_t formats[] = {MEMOPT_STATE_F32, MEMOPT_STATE_8BIT, MEMOPT_STATE_4BIT};
-    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-    for (int f = 0; f < 3; f++) {
-        const memopt_optimizer_options from = {.state_format = formats[f]};
-        const memopt_optimizer_options to = {.state_format = formats[(f + 1) % 3]};
-        uint64_t bytes;
-        process whole = stepped(&w, &from, &variants[0], 0, COUNT, STEPS);
-        unsigned char *all = export_all(&w, whole.o, &bytes);
-        process wanted = stepped(&w, &to, &variants[0], 0, COUNT, 0);
-        OK(memopt_optimizer_import_sync(wanted.o, all, bytes, 1, w.stream));
-        exports e;
-        export_cut(&w, &from, &variants[0], cuts[0], &e);
-        for (int i = 0; i < MOST; i++)
-            check_imported(&w, &to, &variants[0], &e, &wanted, cuts[1][i], cuts[1][i + 1], 1);
-        process shard = stepped(&w, &to, &variants[0], cuts[0][1], cuts[0][2], 1);
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "export 0: parameter 1 was exported with",
-                     memopt_optimizer_import_pieces_sync(shard.o, e.sources, MOST, 0, w.stream));
-        free_exports(&e);
-        free(all);
-        end_optimizer(&w, wanted.o);
-        end_optimizer(&w, whole.o);
-        end_optimizer(&w, shard.o);
-    }
-    close_world(&w);
 }
 
 /* What is missing, of another moment or damaged is refused, and nothing changes. */
