@@ -85,12 +85,6 @@ struct memopt_ggml_optimizer {
     memopt_tensor *gradients;
 };
 
-struct ggml_tensor *memopt_ggml_gradient_of_graph(void *graph, struct ggml_tensor *parameter)
-{
-    struct ggml_tensor *sum = ggml_graph_get_grad_acc(graph, parameter);
-    return sum != NULL ? sum : ggml_graph_get_grad(graph, parameter);
-}
-
 struct ggml_tensor *memopt_ggml_gradient_of_opt(void *opt_context, struct ggml_tensor *parameter)
 {
     return ggml_opt_grad_acc(opt_context, parameter);

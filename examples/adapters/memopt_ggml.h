@@ -6,7 +6,7 @@
  * ggml-backend-impl.h, as every backend outside ggml's tree.
  *
  * An optimizer: any kind and state format of memopt_optimizer steps the parameters of a context. It takes each
- * parameter's gradient from a graph that ggml_build_backward_expand() made, or from ggml_opt.
+ * parameter's gradient from ggml_opt, or from where a callback of yours finds it.
  */
 #ifndef MEMOPT_GGML_H
 #define MEMOPT_GGML_H
@@ -27,9 +27,9 @@ void memopt_ggml_buffer_type_free(ggml_backend_buffer_type_t type);
 
 typedef struct memopt_ggml_optimizer memopt_ggml_optimizer;
 
-/* The gradient of a parameter; NULL: it has none. */
+/* The gradient of a parameter; NULL: it has none. Of a graph: ggml_graph_get_grad_acc(), or ggml_graph_get_grad(). */
 typedef struct ggml_tensor *(*memopt_ggml_gradient)(void *from, struct ggml_tensor *parameter);
-struct ggml_tensor *memopt_ggml_gradient_of_graph(void *graph, struct ggml_tensor *parameter);
+/* ggml_opt keeps them if its opt_period is above 1, or its graphs are not static. */
 struct ggml_tensor *memopt_ggml_gradient_of_opt(void *opt_context, struct ggml_tensor *parameter);
 
 /* Of the tensors of a context that ggml_set_param() has marked: f32, f16 or bf16, contiguous. options: NULL, or as

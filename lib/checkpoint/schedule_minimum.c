@@ -17,7 +17,7 @@
 
 typedef struct cell {
     uint64_t need;
-    uint64_t cut; /* less i */
+    uint64_t stages; /* up to the cut */
 } cell;
 
 static cell *at(const mo_chain *c, cell *table, uint64_t i, uint64_t j)
@@ -46,7 +46,7 @@ static void solve(const mo_chain *c, cell *table, uint64_t i, uint64_t j)
 static uint64_t cut(const mo_cuts *cuts, uint64_t i, uint64_t j, uint64_t memory)
 {
     (void)memory;
-    return i + at(cuts->chain, cuts->table, i, j)->cut;
+    return i + at(cuts->chain, cuts->table, i, j)->stages;
 }
 
 static uint64_t size(const mo_cuts *cuts, uint64_t bytes)

@@ -32,7 +32,7 @@ memopt_status mo_timeline_close(mo_timeline *timeline)
 }
 
 /* Moves `done` forward over the marks that are complete. */
-static memopt_status poll(mo_timeline *timeline)
+static memopt_status look(mo_timeline *timeline)
 {
     while (timeline->done < timeline->last) {
         uint64_t next = timeline->done + 1;
@@ -66,7 +66,7 @@ static memopt_status grow(mo_timeline *timeline)
 
 memopt_status mo_timeline_reserve(mo_timeline *timeline)
 {
-    MO_TRY(poll(timeline));
+    MO_TRY(look(timeline));
     if (timeline->last - timeline->done == timeline->capacity)
         MO_TRY(grow(timeline));
     memopt_event **place = &timeline->ring[(timeline->last + 1) % timeline->capacity];
@@ -97,7 +97,7 @@ memopt_status mo_timeline_mark(mo_timeline *timeline, uint64_t *out_mark)
 
 memopt_status mo_timeline_query(mo_timeline *timeline, uint64_t mark, int *out_done)
 {
-    MO_TRY(mark <= timeline->done ? MEMOPT_OK : poll(timeline));
+    MO_TRY(mark <= timeline->done ? MEMOPT_OK : look(timeline));
     *out_done = mark <= timeline->done;
     return MEMOPT_OK;
 }

@@ -365,10 +365,7 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
                                            uint32_t converts, memopt_stream stream)
 {
     const memopt_export_source source = {read_memory, (void *)(uintptr_t)buffer, bytes};
-    if (o == NULL || buffer == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
-                       o == NULL ? "the handle" : "buffer");
-    if (mo_device_inherited(o->device))
-        return mo_fail_inherited("optimizer import");
-    return import_any(o, &source, 1, converts, stream);
+    if (o != NULL && buffer == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: buffer is NULL");
+    return memopt_optimizer_import_pieces_sync(o, &source, 1, converts, stream);
 }

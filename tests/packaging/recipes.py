@@ -9,11 +9,12 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
-import types
+from unittest import mock
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 PACKAGING = ROOT / "packaging"
@@ -104,70 +105,43 @@ def check_nix():
 
 
 def check_spack():
-    """Spack is neither on PyPI nor in Debian: the recipe runs with names of its interface that write down what it says."""
-    said = []
-
-    def directive(name):
-        return lambda *words, **named: said.append((name, words, named))
-
-    class CMakePackage:
-        @staticmethod
-        def define(name, value):
-            return "-D%s=%s" % (name, {True: "ON", False: "OFF"}.get(value, value))
-
-    interface = types.ModuleType("spack.package")
-    for name in ("license", "version", "variant", "depends_on", "conflicts"):
-        setattr(interface, name, directive(name))
-    cmake = types.ModuleType("spack_repo.builtin.build_systems.cmake")
-    cmake.CMakePackage = CMakePackage
-    sys.modules.update({"spack": types.ModuleType("spack"), interface.__name__: interface, cmake.__name__: cmake})
-    path = PACKAGING / "spack" / "packages" / "libmemopt" / "package.py"
-    names = {"__file__": str(path), "__name__": "package"}
-    exec(compile(path.read_text(), str(path), "exec"), names)
-    package = names["Libmemopt"]()
+    """Spack is neither on PyPI nor in Debian: the recipe runs with names that stand for its interface."""
+    spack = mock.MagicMock(__all__=["license", "version", "variant", "depends_on", "conflicts"])
+    cmake = mock.MagicMock(CMakePackage=type("CMakePackage", (), {"define": lambda self, *words: words}))
+    modules = {"spack": spack, "spack.package": spack, "spack_repo.builtin.build_systems.cmake": cmake}
+    with mock.patch.dict(sys.modules, modules):
+        package = runpy.run_path(str(PACKAGING / "spack" / "packages" / "libmemopt" / "package.py"))["Libmemopt"]()
     same("spack, source", package.git, ROOT.as_uri())
-    chosen = next(named["default"] for name, words, named in said if words == ("gpu_images",))
-    package.spec = types.SimpleNamespace(variants={"gpu_images": types.SimpleNamespace(value=chosen)})
-    same("spack", defines(package.cmake_args()), OFF)
+    package.spec = mock.MagicMock()
+    package.spec.variants["gpu_images"].value = spack.variant.call_args[1]["default"]
+    same("spack", {name: {False: "OFF"}.get(value, value) for name, value in package.cmake_args()}, OFF)
 
 
 VCPKG = """cmake_minimum_required(VERSION 3.25)
-function(vcpkg_cmake_configure)
-  cmake_parse_arguments(P "" "SOURCE_PATH" "OPTIONS" ${ARGN})
-  if(NOT EXISTS "${P_SOURCE_PATH}/CMakeLists.txt" OR P_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "source ${P_SOURCE_PATH}, also ${P_UNPARSED_ARGUMENTS}")
-  endif()
-  message("${P_OPTIONS}")
-endfunction()
-function(vcpkg_install_copyright)
-  cmake_parse_arguments(P "" "" "FILE_LIST" ${ARGN})
-  if(NOT EXISTS "${P_FILE_LIST}")
-    message(FATAL_ERROR "no ${P_FILE_LIST}")
-  endif()
-endfunction()
-foreach(name vcpkg_cmake_install vcpkg_cmake_config_fixup vcpkg_fixup_pkgconfig)
-  cmake_language(EVAL CODE "function(${name})\\nendfunction()")
+foreach(name cmake_configure cmake_install cmake_config_fixup fixup_pkgconfig install_copyright)
+  cmake_language(EVAL CODE "function(vcpkg_${name})\\n message(\\"\\${ARGV}\\")\\nendfunction()")
 endforeach()
 include(${CURRENT_PORT_DIR}/portfile.cmake)
 """
 
 
 def check_vcpkg():
-    """vcpkg is neither on PyPI nor in Debian: CMake runs the port with functions that look at what they are told."""
+    """vcpkg is neither on PyPI nor in Debian: CMake runs the port with functions that print what they are told."""
     port = PACKAGING / "vcpkg" / "libmemopt"
     manifest = json.loads((port / "vcpkg.json").read_text())
     same("vcpkg", (manifest["name"], manifest["version"], manifest["license"]), ("libmemopt", version(), "MIT"))
-    for linkage in ("dynamic", "static"):
+    for linkage, archive in (("dynamic", "OFF"), ("static", "ON")):
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder, "run.cmake")
             script.write_text(VCPKG)
-            done = subprocess.run(
-                [tool("cmake"), "-DCURRENT_PORT_DIR=%s" % port, "-DCURRENT_PACKAGES_DIR=%s" % folder,
-                 "-DVCPKG_LIBRARY_LINKAGE=%s" % linkage, "-P", script], capture_output=True, text=True,
-            )  # fmt: skip
+            words = ["-DCURRENT_PORT_DIR=%s" % port, "-DCURRENT_PACKAGES_DIR=%s" % folder, "-DVCPKG_LIBRARY_LINKAGE=" + linkage]
+            done = subprocess.run([tool("cmake"), *words, "-P", script], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)
-        same("vcpkg", defines(done.stderr.strip().split(";")), dict(OFF, MEMOPT_STATIC="ON" if linkage == "static" else "OFF"))
+        told = done.stderr.replace("\n", ";").split(";")
+        same("vcpkg", defines(word for word in told if word.startswith("-D")), dict(OFF, MEMOPT_STATIC=archive))
+        paths = [word for word in told if word.startswith("/")]
+        same("vcpkg, sources and license", [os.path.realpath(path) for path in paths], [str(ROOT), str(ROOT / "LICENSE")])
 
 
 if __name__ == "__main__":

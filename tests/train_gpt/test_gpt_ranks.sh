@@ -29,11 +29,10 @@ fail() {
 }
 
 # run RANKS NAME ARGUMENTS...: what it prints goes to NAME.
-runs=0
 run() {
     local ranks=$1 name=$2
     shift 2
-    GPT_RANKS_FILE=$work/id$((++runs)) OMPI_MCA_btl_vader_single_copy_mechanism=none timeout 300 \
+    OMPI_MCA_btl_vader_single_copy_mechanism=none timeout 300 \
         mpirun -n "$ranks" --oversubscribe --allow-run-as-root \
         "$program" --ranks "$ranks" "${small[@]}" "$@" >"$work/$name" 2>"$work/$name.errors" && return
     fail "$ranks ranks, $*: $(cat "$work/$name" "$work/$name.errors")"
@@ -106,7 +105,7 @@ done
 
 # A file of states that is missing: every rank ends, none waits.
 rm "$work"/moved.states-4.0of1
-if GPT_RANKS_FILE=$work/id timeout 60 mpirun -n 2 --oversubscribe --allow-run-as-root "$program" --ranks 2 "${small[@]}" \
+if timeout 60 mpirun -n 2 --oversubscribe --allow-run-as-root "$program" --ranks 2 "${small[@]}" \
     "${savers[@]}" --steps 5 --resume "$work/moved.states" >"$work/out" 2>&1; then
     fail "a run went on without its states"
 elif ! grep -q "cannot open .*moved.states-4.0of1" "$work/out"; then

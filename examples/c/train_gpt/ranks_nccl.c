@@ -1,19 +1,15 @@
 /*
  * The five calls by NCCL or RCCL (ranks.h), on GPUs of one machine or several: what travels goes through
- * memory of the rank's GPU, in the order of one stream.
- *
- * A launcher (torchrun, mpirun, srun) starts the processes and tells each its number. Rank 0 writes
- * NCCL's id into the file that GPT_RANKS_FILE names, a new one for each run, where the others find it.
+ * memory of the rank's GPU, in the order of one stream. MPI starts the processes and takes NCCL's id to
+ * them; its errors end the run.
  */
 #include "ranks.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
+
+#include <mpi.h>
 
 #ifdef GPT_RCCL
 #include <rccl/rccl.h>
@@ -28,15 +24,12 @@ typedef cudaStream_t gpu_stream;
 #define set_device cudaSetDevice
 #endif
 
-enum { MOST_WAIT_SECONDS = 60, POLLS_A_SECOND = 100 };
-
 /* One run in a process. */
 static struct {
     memopt_device *device;
     memopt_allocator *allocator;
     memopt_stream stream;
     ncclComm_t comm;
-    const char *file; /* that this rank has made */
 } on;
 
 static gpu_stream stream(void)
@@ -53,98 +46,42 @@ static memopt_status check(ncclResult_t result, const char *call)
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
-/* What a launcher says, or `otherwise`. */
-static uint32_t told(const char *const *names, uint32_t otherwise)
+/* number: of this rank among those of its machine. */
+static memopt_status open_gpu(int number)
 {
-    for (; *names; names++) {
-        const char *text = getenv(*names);
-        if (text && *text)
-            return (uint32_t)strtoul(text, NULL, 10);
-    }
-    return otherwise;
-}
-
-static memopt_status open_gpu(void)
-{
-    static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
     memopt_backend_info info = MEMOPT_BACKEND_INFO_INIT;
     char name[32];
     TRY(memopt_backend_get_info(GPU, &info));
-    uint32_t gpus = info.device_count > 0 ? (uint32_t)info.device_count : 1;
-    uint32_t number = told(names, 0) % gpus;
-    snprintf(name, sizeof name, GPU ":%u", number);
+    number %= info.device_count > 0 ? info.device_count : 1;
+    snprintf(name, sizeof name, GPU ":%d", number);
     TRY(memopt_device_open(name, NULL, &on.device));
     TRY(memopt_stream_create(on.device, &on.stream));
     TRY(memopt_allocator_create(on.device, NULL, NULL, &on.allocator));
-    return set_device((int)number) == 0
+    return set_device(number) == 0
                ? MEMOPT_OK
                : gpt_fail(MEMOPT_DRIVER_ERROR, "ranks: %s cannot be used", name);
 }
 
-static memopt_status write_id(const char *path, const ncclUniqueId *id)
-{
-    char other[4096];
-    int file, length = snprintf(other, sizeof other, "%s.new", path);
-    if (length >= (int)sizeof other || access(path, F_OK) == 0)
-        return gpt_fail(MEMOPT_INVALID_ARGUMENT,
-                        "ranks: GPT_RANKS_FILE is %s, which exists; name a new file for each run",
-                        path);
-    file = open(other, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    int written = file >= 0 && write(file, id, sizeof *id) == (ssize_t)sizeof *id;
-    if (file >= 0)
-        written &= close(file) == 0;
-    if (!written || rename(other, path) != 0)
-        return gpt_fail(MEMOPT_IO_ERROR, "ranks: cannot write %s: %s", path, strerror(errno));
-    on.file = path;
-    return MEMOPT_OK;
-}
-
-static memopt_status read_id(const char *path, ncclUniqueId *id)
-{
-    const struct timespec pause = {0, 1000000000 / POLLS_A_SECOND};
-    int file = -1;
-    for (int i = 0; file < 0 && i < MOST_WAIT_SECONDS * POLLS_A_SECOND; i++) {
-        file = open(path, O_RDONLY);
-        if (file < 0)
-            nanosleep(&pause, NULL);
-    }
-    int whole = file >= 0 && read(file, id, sizeof *id) == (ssize_t)sizeof *id;
-    if (file >= 0)
-        close(file);
-    return whole ? MEMOPT_OK
-                 : gpt_fail(MEMOPT_IO_ERROR, "ranks: rank 0 has not written %s within %d seconds",
-                            path, MOST_WAIT_SECONDS);
-}
-
-static memopt_status share_id(const ranks *r, ncclUniqueId *id)
-{
-    const char *path = getenv("GPT_RANKS_FILE");
-    if (r->count > 1 && !path)
-        return gpt_fail(MEMOPT_INVALID_ARGUMENT,
-                        "ranks: set GPT_RANKS_FILE to a new file that all ranks can read");
-    if (r->rank > 0)
-        return read_id(path, id);
-    TRY(check(ncclGetUniqueId(id), "ncclGetUniqueId"));
-    return r->count > 1 ? write_id(path, id) : MEMOPT_OK;
-}
-
 memopt_status ranks_join(ranks *r, uint32_t count)
 {
-    static const char *const numbers[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-                                          "SLURM_PROCID", NULL};
-    static const char *const sizes[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                        "SLURM_NTASKS", NULL};
+    int rank = 0, size = 0, number = 0;
+    MPI_Comm machine;
     ncclUniqueId id;
-    r->rank = told(numbers, 0);
-    r->count = told(sizes, 1);
-    if (r->count != count || r->rank >= count)
-        return gpt_fail(MEMOPT_INVALID_ARGUMENT,
-                        "--ranks %u, but the launcher's environment says rank %u of %u", count,
-                        r->rank, r->count);
-    TRY(open_gpu());
-    TRY(share_id(r, &id));
-    return check(ncclCommInitRank(&on.comm, (int)r->count, id, (int)r->rank), "ncclCommInitRank");
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    r->rank = (uint32_t)rank;
+    r->count = (uint32_t)size;
+    if (r->count != count)
+        return gpt_fail(MEMOPT_INVALID_ARGUMENT, "--ranks %u, but MPI started %d", count, size);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine);
+    MPI_Comm_rank(machine, &number);
+    MPI_Comm_free(&machine);
+    TRY(open_gpu(number));
+    if (rank == 0)
+        TRY(check(ncclGetUniqueId(&id), "ncclGetUniqueId"));
+    MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+    return check(ncclCommInitRank(&on.comm, size, id, rank), "ncclCommInitRank");
 }
 
 /* --- exchanges -------------------------------------------------------------------------------- */
@@ -251,16 +188,16 @@ memopt_status ranks_gather(ranks *r, void *bytes, const uint64_t *at)
 
 void ranks_leave(ranks *r, int code)
 {
-    if (on.comm && code) /* the launcher ends the others */
-        (void)ncclCommAbort(on.comm);
-    else if (on.comm)
+    if (r->count && code)
+        MPI_Abort(MPI_COMM_WORLD, code);
+    if (on.comm)
         (void)ncclCommDestroy(on.comm);
     (void)memopt_allocator_destroy_force(on.allocator);
     if (on.stream)
         (void)memopt_stream_destroy(on.device, on.stream);
     (void)memopt_device_close(on.device);
-    if (on.file)
-        (void)unlink(on.file);
+    if (r->count)
+        MPI_Finalize();
     memset(&on, 0, sizeof on);
     memset(r, 0, sizeof *r);
 }

@@ -107,6 +107,17 @@ static inline unsigned char *export_all(world *w, memopt_optimizer *o, uint64_t 
     return buffer;
 }
 
+/* The optimizer's export is this one, which is freed. */
+static inline void exports_as(world *w, memopt_optimizer *o, unsigned char *wanted, uint64_t bytes)
+{
+    uint64_t count;
+    unsigned char *found = export_all(w, o, &count);
+    assert_int_equal(count, bytes);
+    assert_memory_equal(found, wanted, bytes);
+    free(found);
+    free(wanted);
+}
+
 /* group NULL: AdamW's. */
 static inline memopt_optimizer *make_optimizer(world *w, memopt_optimizer_options options,
                                                const memopt_optimizer_group *group)

@@ -211,10 +211,7 @@ static void refused(trainer *t, int converted, const unsigned char *saved, uint6
                             : memopt_optimizer_import_sync(t->o, saved, bytes, 0, NULL));
     assert_non_null(strstr(memopt_last_error(), word));
     assert_non_null(strstr(memopt_last_error(), other));
-    unsigned char *is = export_all(&t->w, t->o, &size);
-    assert_memory_equal(was, is, size);
-    free(was);
-    free(is);
+    exports_as(&t->w, t->o, was, size);
 }
 
 /* --- exports of older libraries -------------------------------------------------------------- */

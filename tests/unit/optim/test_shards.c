@@ -20,7 +20,7 @@ static const variant variants[] = {{MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, 0, 0},
 typedef struct process {
     memopt_optimizer *o;
     uint64_t first;
-    memopt_tensor other, p, copy, gradients[2];
+    memopt_tensor other, p, copy;
 } process;
 
 /* A tensor of elements [first, + count) of some noise; it may be empty. */
@@ -51,11 +51,22 @@ static process start(world *w, const memopt_optimizer_options *options, const va
 
 static void step(world *w, process *r, uint64_t number)
 {
-    r->gradients[0] = (memopt_tensor){NULL, 0, 0};
-    r->gradients[1] = part(w, 100 + number, MEMOPT_DTYPE_F32, r->first, r->p.count);
-    OK(memopt_optimizer_step(r->o, r->gradients, 2, NULL, w->stream));
+    const memopt_tensor gradients[] = {
+        {NULL, 0, 0}, part(w, 100 + number, MEMOPT_DTYPE_F32, r->first, r->p.count)};
+    OK(memopt_optimizer_step(r->o, gradients, 2, NULL, w->stream));
     OK(memopt_stream_sync(w->device, w->stream));
-    OK(memopt_allocator_free(w->allocator, r->gradients[1].data));
+    OK(memopt_allocator_free(w->allocator, gradients[1].data));
+}
+
+/* Elements `first` to `end` of a process that has taken `steps` steps. group NULL: AdamW's. */
+static process stepped(world *w, const memopt_optimizer_options *options, const variant *v,
+                       const memopt_optimizer_group *group, uint64_t first, uint64_t end,
+                       uint64_t steps)
+{
+    process r = start(w, options, v, group, first, end);
+    for (uint64_t n = 0; n < steps; n++)
+        step(w, &r, n);
+    return r;
 }
 
 /* The shard's bytes are the whole's from the element `first` of `count` on. */
@@ -93,13 +104,9 @@ static void compare(world *w, const memopt_optimizer_options *options, const var
 {
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT;
     group.momentum = options->kind == MEMOPT_OPTIMIZER_SGD ? 0.9 : 0.5;
-    process whole = start(w, options, v, &group, 0, COUNT);
-    for (uint64_t n = 0; n < STEPS; n++)
-        step(w, &whole, n);
+    process whole = stepped(w, options, v, &group, 0, COUNT, STEPS);
     for (int i = 0; i < MOST; i++) {
-        process shard = start(w, options, v, &group, cut[i], cut[i + 1]);
-        for (uint64_t n = 0; n < STEPS; n++)
-            step(w, &shard, n);
+        process shard = stepped(w, options, v, &group, cut[i], cut[i + 1], STEPS);
         same_process(w, &whole, &shard);
         end_optimizer(w, shard.o);
     }
@@ -186,8 +193,7 @@ TEST(sums_of_all)
     how.max_norm = 1.0;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "square_sum",
                  memopt_optimizer_step(o, &g, 1, &how, NULL));
-    unsigned char *after = export_all(&w, o, &bytes);
-    assert_memory_equal(before, after, bytes);
+    exports_as(&w, o, before, bytes);
     how.square_sum = sum;
     OK(memopt_optimizer_step(o, &g, 1, &how, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "two halves",
@@ -196,22 +202,10 @@ TEST(sums_of_all)
     OK(memopt_optimizer_step(trusting, &g, 1, &how, NULL));
     how.half = 2;
     OK(memopt_optimizer_step(trusting, &g, 1, &how, NULL));
-    free(before);
-    free(after);
     close_world(&w);
 }
 
 /* --- exports of one cut into another --------------------------------------------------------- */
-
-/* Shard `first` to `end` of a process that has taken `steps` steps. */
-static process stepped(world *w, const memopt_optimizer_options *options, const variant *v,
-                       uint64_t first, uint64_t end, uint64_t steps)
-{
-    process r = start(w, options, v, NULL, first, end);
-    for (uint64_t n = 0; n < steps; n++)
-        step(w, &r, n);
-    return r;
-}
 
 typedef struct exports {
     memopt_export_source sources[MOST];
@@ -247,7 +241,7 @@ static void export_cut(world *w, const memopt_optimizer_options *options, const 
                        const uint64_t *cut, exports *out)
 {
     for (int i = 0; i < MOST; i++) {
-        process r = stepped(w, options, v, cut[i], cut[i + 1], STEPS);
+        process r = stepped(w, options, v, NULL, cut[i], cut[i + 1], STEPS);
         export_process(w, &r, out, i);
         end_optimizer(w, r.o);
     }
@@ -265,7 +259,7 @@ static void check_imported(world *w, const memopt_optimizer_options *options, co
                            uint32_t converts)
 {
     uint64_t steps;
-    process r = stepped(w, options, v, first, end, 1); /* nothing of this step stays */
+    process r = stepped(w, options, v, NULL, first, end, 1); /* nothing of this step stays */
     OK(memopt_optimizer_import_pieces_sync(r.o, e->sources, MOST, converts, w->stream));
     r.p = (memopt_tensor){NULL, 0, v->dtype}; /* not of the import */
     r.copy = r.p;
@@ -273,69 +267,55 @@ static void check_imported(world *w, const memopt_optimizer_options *options, co
     OK(memopt_optimizer_get_steps_sync(r.o, 1, w->stream, &steps));
     assert_int_equal(steps, STEPS);
     if (first == 0 && end == COUNT && !converts) {
-        uint64_t bytes, again;
-        unsigned char *a = export_all(w, whole->o, &bytes), *b = export_all(w, r.o, &again);
-        assert_int_equal(bytes, again);
-        assert_memory_equal(a, b, bytes);
-        free(a);
-        free(b);
+        uint64_t bytes;
+        unsigned char *all = export_all(w, whole->o, &bytes);
+        exports_as(w, r.o, all, bytes);
     }
     end_optimizer(w, r.o);
 }
 
-/* Every cut into every other one, and into one process, whose export is then that of one. */
+/* Exports of cut `c` into the other cut and into one process, whose export is then that of one. From another format:
+ * as the import of one process converts. */
+static void import_any_cut(world *w, const memopt_optimizer_options *from,
+                           const memopt_optimizer_options *to, const variant *v, int c)
+{
+    const uint32_t converts = from->state_format != to->state_format;
+    const uint64_t *other = cuts[1 - c];
+    uint64_t bytes;
+    process whole = stepped(w, from, v, NULL, 0, COUNT, STEPS), wanted = whole;
+    exports e;
+    export_cut(w, from, v, cuts[c], &e);
+    if (converts) {
+        unsigned char *all = export_all(w, whole.o, &bytes);
+        wanted = stepped(w, to, v, NULL, 0, COUNT, 0);
+        OK(memopt_optimizer_import_sync(wanted.o, all, bytes, 1, w->stream));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "export 0: parameter 1 was exported with",
+                     memopt_optimizer_import_pieces_sync(wanted.o, e.sources, MOST, 0, w->stream));
+        free(all);
+    }
+    for (int i = 0; i < MOST; i++)
+        check_imported(w, to, v, &e, &wanted, other[i], other[i + 1], converts);
+    check_imported(w, to, v, &e, &wanted, 0, COUNT, converts);
+    free_exports(&e);
+}
+
 TEST(any_cut_into_any_other)
 {
     static const uint32_t formats[] = {MEMOPT_STATE_F32, MEMOPT_STATE_8BIT, MEMOPT_STATE_4BIT,
                                        MEMOPT_STATE_BF16};
-    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
     for (int f = 0; f < 4; f++)
         for (int v = 0; v < 3; v += 2) {
-            const memopt_optimizer_options options = {
-                .state_format = formats[f],
-                .split_weights = variants[v].split,
-                .page_bytes = f == 2 ? 8192 : 0,
-            };
-            process whole = stepped(&w, &options, &variants[v], 0, COUNT, STEPS);
-            exports e;
-            export_cut(&w, &options, &variants[v], cuts[f % 2], &e);
-            for (int i = 0; i < MOST; i++)
-                check_imported(&w, &options, &variants[v], &e, &whole, cuts[1 - f % 2][i],
-                               cuts[1 - f % 2][i + 1], 0);
-            check_imported(&w, &options, &variants[v], &e, &whole, 0, COUNT, 0);
-            free_exports(&e);
-            end_optimizer(&w, whole.o);
+            world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
+            const memopt_optimizer_options from = {.state_format = formats[f],
+                                                   .split_weights = variants[v].split,
+                                                   .page_bytes = f == 2 ? 8192 : 0};
+            memopt_optimizer_options to = from;
+            import_any_cut(&w, &from, &to, &variants[v], f % 2);
+            to.state_format = formats[(f + 1) % 3];
+            if (v == 0)
+                import_any_cut(&w, &from, &to, &variants[v], 0);
+            close_world(&w);
         }
-    close_world(&w);
-}
-
-/* Another format: as the import of one process converts. */
-TEST(another_cut_and_format)
-{
-    static const uint32_t formats[] = {MEMOPT_STATE_F32, MEMOPT_STATE_8BIT, MEMOPT_STATE_4BIT};
-    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-    for (int f = 0; f < 3; f++) {
-        const memopt_optimizer_options from = {.state_format = formats[f]};
-        const memopt_optimizer_options to = {.state_format = formats[(f + 1) % 3]};
-        uint64_t bytes;
-        process whole = stepped(&w, &from, &variants[0], 0, COUNT, STEPS);
-        unsigned char *all = export_all(&w, whole.o, &bytes);
-        process wanted = stepped(&w, &to, &variants[0], 0, COUNT, 0);
-        OK(memopt_optimizer_import_sync(wanted.o, all, bytes, 1, w.stream));
-        exports e;
-        export_cut(&w, &from, &variants[0], cuts[0], &e);
-        for (int i = 0; i < MOST; i++)
-            check_imported(&w, &to, &variants[0], &e, &wanted, cuts[1][i], cuts[1][i + 1], 1);
-        process shard = stepped(&w, &to, &variants[0], cuts[0][1], cuts[0][2], 1);
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "export 0: parameter 1 was exported with",
-                     memopt_optimizer_import_pieces_sync(shard.o, e.sources, MOST, 0, w.stream));
-        free_exports(&e);
-        free(all);
-        end_optimizer(&w, wanted.o);
-        end_optimizer(&w, whole.o);
-        end_optimizer(&w, shard.o);
-    }
-    close_world(&w);
 }
 
 /* What is missing, of another moment or damaged is refused, and nothing changes. */
@@ -345,9 +325,9 @@ TEST(exports_that_do_not_fit)
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     exports e;
     export_cut(&w, &options, &variants[0], cuts[0], &e);
-    process r = stepped(&w, &options, &variants[0], 512, 10240, 1);
-    process later = stepped(&w, &options, &variants[0], 9984, 19968, STEPS + 1);
-    uint64_t bytes, again;
+    process r = stepped(&w, &options, &variants[0], NULL, 512, 10240, 1);
+    process later = stepped(&w, &options, &variants[0], NULL, 9984, 19968, STEPS + 1);
+    uint64_t bytes;
     unsigned char *before = export_all(&w, r.o, &bytes);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "element 9984 of parameter 1 is in none of the 2 exports",
                  memopt_optimizer_import_pieces_sync(r.o, e.sources, 2, 0, w.stream));
@@ -367,11 +347,8 @@ TEST(exports_that_do_not_fit)
     REFUSED(memopt_optimizer_import_pieces_sync(r.o, e.sources, 0, 0, w.stream));
     REFUSED(memopt_optimizer_import_pieces_sync(r.o, NULL, 1, 0, w.stream));
     REFUSED(memopt_optimizer_import_pieces_sync(r.o, e.sources, MOST, 2, w.stream));
-    unsigned char *after = export_all(&w, r.o, &again);
-    assert_memory_equal(before, after, bytes);
+    exports_as(&w, r.o, before, bytes);
     free_exports(&e);
-    free(before);
-    free(after);
     close_world(&w);
 }
 

@@ -84,23 +84,27 @@ pub unsafe trait Element: Copy {
     const DTYPE: sys::memopt_dtype;
 }
 
-unsafe impl Element for f32 {
-    const DTYPE: sys::memopt_dtype = sys::MEMOPT_DTYPE_F32;
+macro_rules! elements {
+    ($($type:ty: $dtype:ident,)*) => {
+        $(unsafe impl Element for $type {
+            const DTYPE: sys::memopt_dtype = sys::$dtype;
+        })*
+    };
 }
-unsafe impl Element for f64 {
-    const DTYPE: sys::memopt_dtype = sys::MEMOPT_DTYPE_F64;
+elements! {
+    f32: MEMOPT_DTYPE_F32, f64: MEMOPT_DTYPE_F64, u8: MEMOPT_DTYPE_U8, i16: MEMOPT_DTYPE_I16,
+    i32: MEMOPT_DTYPE_I32, i64: MEMOPT_DTYPE_I64,
 }
-unsafe impl Element for u8 {
-    const DTYPE: sys::memopt_dtype = sys::MEMOPT_DTYPE_U8;
-}
-unsafe impl Element for i16 {
-    const DTYPE: sys::memopt_dtype = sys::MEMOPT_DTYPE_I16;
-}
-unsafe impl Element for i32 {
-    const DTYPE: sys::memopt_dtype = sys::MEMOPT_DTYPE_I32;
-}
-unsafe impl Element for i64 {
-    const DTYPE: sys::memopt_dtype = sys::MEMOPT_DTYPE_I64;
+
+/// The whole elements among so many bytes of device memory.
+pub(crate) fn copy_out<T: Element>(device: &Device, from: *mut c_void, bytes: u64, stream: &Stream<'_>) -> Result<Vec<T>> {
+    let count = bytes as usize / size_of::<T>();
+    let mut out = Vec::with_capacity(count);
+    let to = out.as_mut_ptr() as *mut c_void;
+    let bytes = (count * size_of::<T>()) as u64;
+    check(unsafe { sys::memopt_copy_sync(device.handle, to, from, bytes, stream.handle) })?;
+    unsafe { out.set_len(count) }; // the copy wrote them
+    Ok(out)
 }
 
 /// Device memory of an allocator, freed behind the work of the streams that used it.
@@ -165,14 +169,8 @@ impl Block<'_> {
 
     /// All whole elements, behind the work of the stream. Bytes that nothing has written are of no certain value.
     pub fn read<T: Element>(&self, stream: &Stream<'_>) -> Result<Vec<T>> {
-        let count = self.bytes as usize / size_of::<T>();
-        let mut out = Vec::with_capacity(count);
-        let bytes = count * size_of::<T>();
-        let handle = self.copied(bytes, stream)?;
-        let to = out.as_mut_ptr() as *mut c_void;
-        check(unsafe { sys::memopt_copy_sync(self.allocator.device.handle, to, self.pointer, bytes as u64, handle) })?;
-        unsafe { out.set_len(count) }; // the copy wrote them
-        Ok(out)
+        self.copied(self.bytes as usize, stream)?;
+        copy_out(self.allocator.device, self.pointer, self.bytes, stream)
     }
 
     pub fn fill(&self, value: u8, stream: &Stream<'_>) -> Result<()> {

@@ -1,8 +1,8 @@
-use crate::allocator::{Allocator, Block, Element};
+use crate::allocator::{copy_out, Allocator, Block, Element};
 use crate::device::Stream;
 use crate::error::{check, Error, Result};
 use crate::sys;
-use std::mem::{forget, size_of};
+use std::mem::forget;
 use std::os::raw::c_void;
 use std::ptr;
 
@@ -76,15 +76,7 @@ impl Ticket<'_> {
 
     /// Unpacks the value and copies it to the host.
     pub fn read<T: Element>(&self, stream: &Stream<'_>) -> Result<Vec<T>> {
-        let data = self.unpack(stream)?;
-        let count = self.bytes as usize / size_of::<T>();
-        let mut out = Vec::with_capacity(count);
-        let to = out.as_mut_ptr() as *mut c_void;
-        let bytes = (count * size_of::<T>()) as u64;
-        let device = self.offloader.allocator.device.handle;
-        check(unsafe { sys::memopt_copy_sync(device, to, data, bytes, stream.as_ptr()) })?;
-        unsafe { out.set_len(count) }; // the copy wrote them
-        Ok(out)
+        copy_out(self.offloader.allocator.device, self.unpack(stream)?, self.bytes, stream)
     }
 
     /// Ends the value behind the work of the stream that used it last.
