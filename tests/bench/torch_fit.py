@@ -216,20 +216,19 @@ def rows_of(make):
 
 
 def timed(rows, rounds):
-    """Each row's best round, and the best of what fit() ran and made again in it."""
-    best, inside = [float("inf")] * len(rows), [float("inf")] * len(rows)
+    """Each row's best round."""
+    best = [float("inf")] * len(rows)
     for _ in range(rounds):
-        for i, (_, _, step, fit, model) in enumerate(rows):
+        for i, (_, _, step, _, model) in enumerate(rows):
             if step is None:
                 continue
             start = time.perf_counter()
             loss = step()
             loss.backward()
             best[i] = min(best[i], time.perf_counter() - start)
-            inside[i] = min(inside[i], 0.0 if fit is None else fit.measured_seconds)
             del loss
             model.zero_grad()
-    return best, inside
+    return best
 
 
 def times(rounds, only):
@@ -237,15 +236,15 @@ def times(rounds, only):
         if only not in title:
             continue
         rows = rows_of(make)
-        best, inside = timed(rows, rounds)
-        print("\n| %s | peak, MiB | step, ms | time ÷ plain | planned | of it measured, planned, ms |" % title)
-        print("|---|---|---|---|---|---|")
-        for (name, peak, step, fit, _), seconds, again in zip(rows, best, inside):
-            said = [""] * 5
+        best = timed(rows, rounds)
+        print("\n| %s | peak, MiB | step, ms | time ÷ plain | planned |" % title)
+        print("|---|---|---|---|---|")
+        for (name, peak, step, fit, _), seconds in zip(rows, best):
+            said = [""] * 4
             if step is not None:
-                said = ["%.2f" % (peak / MIB), "%.1f" % (seconds * 1e3), "%.3f" % (seconds / best[0]), "", ""]
+                said = ["%.2f" % (peak / MIB), "%.1f" % (seconds * 1e3), "%.3f" % (seconds / best[0]), ""]
             if fit is not None:
-                said[3:] = "%.3f" % (1 + fit.seconds / best[0]), "%.1f, %.1f" % (again * 1e3, fit.seconds * 1e3)
+                said[3] = "%.3f" % (1 + fit.seconds / best[0])
             print("| %s | %s |" % (name, " | ".join(said)), flush=True)
 
 
