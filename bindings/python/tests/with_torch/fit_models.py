@@ -119,40 +119,6 @@ def words():
     return model, lambda: F.nll_loss(model(ids[:-1]), ids[1:].flatten())
 
 
-class VAE(nn.Module):
-    """A variational autoencoder with convolutions."""
-
-    def __init__(self, width=8):
-        super().__init__()
-        norm = nn.BatchNorm2d
-        self.encode = nn.Sequential(
-            nn.Conv2d(1, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), norm(width), nn.ReLU(),
-            nn.Flatten(),
-        )  # fmt: skip
-        self.mean, self.spread = nn.Linear(width * 16, 8), nn.Linear(width * 16, 8)
-        self.decode = nn.Sequential(
-            nn.Linear(8, width * 16), nn.Unflatten(1, (width, 4, 4)), nn.ReLU(),
-            nn.ConvTranspose2d(width, width, 4, 2, 1), norm(width), nn.ReLU(),
-            nn.ConvTranspose2d(width, 1, 4, 2, 1), nn.Sigmoid(),
-        )  # fmt: skip
-
-    def forward(self, x):
-        y = self.encode(x)
-        mean, spread = self.mean(y), self.spread(y)
-        return self.decode(mean + torch.randn_like(mean) * torch.exp(0.5 * spread)), mean, spread
-
-
-def vae():
-    torch.manual_seed(0)
-    model, x = VAE(), torch.rand(32, 1, 16, 16)
-
-    def step():
-        made, mean, spread = model(x)
-        return F.binary_cross_entropy(made, x) - 0.01 * (1 + spread - mean.square() - spread.exp()).mean()
-
-    return model, step
-
-
 def encoder():
     """A language model of torch's own layers."""
     torch.manual_seed(0)
@@ -162,10 +128,7 @@ def encoder():
     return model, lambda: F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 
-MODELS = {
-    "encoder": encoder, "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "resnet": resnet, "vae": vae, "vit": vit,
-    "words": words,
-}  # fmt: skip
+MODELS = {"encoder": encoder, "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "resnet": resnet, "vit": vit, "words": words}
 
 
 class Block(nn.Module):

@@ -245,12 +245,13 @@ def replayed_offload(mended: bool) -> None:
         kept.copy_(value * 2, non_blocking=True)
         done = torch.cuda.current_stream().record_event()
     torch.cuda.synchronize()
+    value.fill_(3)
     graph.replay()
     if mended:
         done.record()
     back.wait_event(done)
     with torch.cuda.stream(back):
-        kept.to("cuda", non_blocking=True).sum().item()
+        assert kept.to("cuda", non_blocking=True).sum().item() == 6 * WIDTH * WIDTH  # the replay has computed it
 
 
 class Layers:
