@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 import fit_models
 import torch
 from torch import nn
 
 WIDTH = 32
-
-
-def trained(model: nn.Module, batches: Iterator[Any], loss_of: Callable[[nn.Module, Any], torch.Tensor]) -> None:
-    model.to("cuda").train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for batch in batches:
-        loss = loss_of(model, batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        assert loss.item() > 0
-
-
-def tokens(count: int = 2) -> Iterator[torch.Tensor]:
-    for _ in range(count):
-        yield torch.randint(0, 100, (2, 16)).pin_memory().to("cuda", non_blocking=True)
-
-
 SIZES = {"layers": 2, "width": WIDTH, "length": 32, "words": 100}
+
+
+def tokens() -> Iterator[torch.Tensor]:
+    for _ in range(2):
+        yield torch.randint(0, 100, (2, 16)).pin_memory().to("cuda", non_blocking=True)
 
 
 def gpt2() -> None:
     """With checkpoints of its blocks, and the model's own generation."""
-    model = fit_models.gpt2(**SIZES)[0]
+    model = fit_models.gpt2(**SIZES)[0].to("cuda")
     model.gradient_checkpointing_enable()
-    trained(model, tokens(), lambda model, x: model(input_ids=x, labels=x).loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for x in tokens():
+        loss = model(input_ids=x, labels=x).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert loss.item() > 0
     model.eval().generate(next(tokens()), max_new_tokens=3, do_sample=False, pad_token_id=0)
 
 
@@ -64,33 +57,13 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return {"input_ids": row, "labels": row}
 
 
-def loader() -> None:
-    """Pinned batches, and the next one on a side stream while this one is used."""
-    model, side = nn.Linear(16, 1), torch.cuda.Stream()
-
-    def ahead() -> Iterator[torch.Tensor]:
-        ready = None
-        batches = torch.utils.data.DataLoader(Rows(), batch_size=2, pin_memory=True)
-        for batch in batches:
-            with torch.cuda.stream(side):
-                following = batch["input_ids"].to("cuda", non_blocking=True)
-            if ready is not None:
-                yield ready
-            torch.cuda.current_stream().wait_stream(side)
-            following.record_stream(torch.cuda.current_stream())
-            ready = following
-        yield ready
-
-    trained(model, ahead(), lambda model, x: model(x.float()).square().mean() + 1)
-
-
-TRAINING = {"max_steps": 2, "per_device_train_batch_size": 2, "save_strategy": "no", "report_to": []}
-
-
 def trainer(folder: pathlib.Path) -> None:
     import transformers
 
-    arguments = transformers.TrainingArguments(str(folder), gradient_accumulation_steps=2, logging_steps=1, **TRAINING)
+    arguments = transformers.TrainingArguments(
+        str(folder), max_steps=2, per_device_train_batch_size=2, gradient_accumulation_steps=2, logging_steps=1,
+        save_strategy="no", report_to=[],
+    )  # fmt: skip
     made = transformers.Trainer(model=fit_models.gpt2(**SIZES)[0], args=arguments, train_dataset=Rows())
     assert made.args.device.type == "cuda"
     made.train()

@@ -137,20 +137,6 @@ def test_eval_between_steps():
         assert same(run(model, step, steps=1), run(plain, step_plain, steps=1))
 
 
-def test_a_layer_that_fails():
-    (model, step), (plain, step_plain) = stack(), stack()
-    mt.stream_weights(model, LAYER)
-
-    def fails(*_):
-        raise KeyError("a bug of the layer's")
-
-    hook = model[3].down.register_forward_pre_hook(fails)
-    with pytest.raises(KeyError):
-        step()
-    hook.remove()
-    assert same(run(model, step), run(plain, step_plain))
-
-
 def test_backward_twice():
     (model, step), (plain, step_plain) = stack(), stack()
     mt.stream_weights(model, LAYER)
