@@ -23,7 +23,6 @@ import sys
 import time
 import warnings
 
-import numpy
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -78,29 +77,6 @@ def checkpointed(model):
             forward = block.forward
             block.forward = lambda x, run=forward: checkpoint(run, x, use_reentrant=False)
     return model
-
-
-class Offloading:
-    """Every saved tensor of 1 KiB or more waits in host memory of its own, as torchtune's offloader does it; where
-    the device is the CPU, copies run in line, and host memory is numpy's, which no judge of the device counts."""
-
-    def __init__(self, model, step):
-        self.model, self.run = model, step
-        self.parameters = {p.untyped_storage()._cdata for p in model.parameters()}
-
-    def pack(self, tensor):
-        if tensor.nbytes < 1024 or tensor.untyped_storage()._cdata in self.parameters:
-            return tensor
-        memory = torch.from_numpy(numpy.empty(tensor.nbytes, numpy.uint8))
-        return (memory.view(tensor.dtype).view(tensor.shape).copy_(tensor),)
-
-    @staticmethod
-    def unpack(packed):
-        return packed[0].clone() if isinstance(packed, tuple) else packed
-
-    def step(self):
-        with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
-            return self.run()
 
 
 def fitted(make, budget, host=None):
@@ -200,9 +176,10 @@ def rows_of(make):
     theirs = peak_of(blocks, step, batch)
     rows.append(("torch, every block", theirs, step, None, blocks))
     asked = [("%.1f of the way" % part, int(least + part * (plain - least)), None) for part in PARTS]
-    offloading = Offloading(*make())
-    there = peak_of(offloading.model, offloading.step, batch)
-    rows.append(("offloading all", there, offloading.step, None, offloading.model))
+    model, step = make()
+    moving = fit_models.offloading(model, step)
+    there = peak_of(model, moving, batch)
+    rows.append(("offloading all", there, moving, None, model))
     asked += [("torch's bytes", max(theirs, least), None), ("offloading's bytes, with the host", there, "1GiB")]
     for name, budget, host in asked:
         try:
@@ -216,20 +193,19 @@ def rows_of(make):
 
 
 def timed(rows, rounds):
-    """Each row's best round, and the best of what fit() ran and made again in it."""
-    best, inside = [float("inf")] * len(rows), [float("inf")] * len(rows)
+    """Each row's best round."""
+    best = [float("inf")] * len(rows)
     for _ in range(rounds):
-        for i, (_, _, step, fit, model) in enumerate(rows):
+        for i, (_, _, step, _, model) in enumerate(rows):
             if step is None:
                 continue
             start = time.perf_counter()
             loss = step()
             loss.backward()
             best[i] = min(best[i], time.perf_counter() - start)
-            inside[i] = min(inside[i], 0.0 if fit is None else fit.measured_seconds)
             del loss
             model.zero_grad()
-    return best, inside
+    return best
 
 
 def times(rounds, only):
@@ -237,15 +213,15 @@ def times(rounds, only):
         if only not in title:
             continue
         rows = rows_of(make)
-        best, inside = timed(rows, rounds)
-        print("\n| %s | peak, MiB | step, ms | time ÷ plain | planned | of it measured, planned, ms |" % title)
-        print("|---|---|---|---|---|---|")
-        for (name, peak, step, fit, _), seconds, again in zip(rows, best, inside):
-            said = [""] * 5
+        best = timed(rows, rounds)
+        print("\n| %s | peak, MiB | step, ms | time ÷ plain | planned |" % title)
+        print("|---|---|---|---|---|")
+        for (name, peak, step, fit, _), seconds in zip(rows, best):
+            said = [""] * 4
             if step is not None:
-                said = ["%.2f" % (peak / MIB), "%.1f" % (seconds * 1e3), "%.3f" % (seconds / best[0]), "", ""]
+                said = ["%.2f" % (peak / MIB), "%.1f" % (seconds * 1e3), "%.3f" % (seconds / best[0]), ""]
             if fit is not None:
-                said[3:] = "%.3f" % (1 + fit.seconds / best[0]), "%.1f, %.1f" % (again * 1e3, fit.seconds * 1e3)
+                said[3] = "%.3f" % (1 + fit.seconds / best[0])
             print("| %s | %s |" % (name, " | ".join(said)), flush=True)
 
 

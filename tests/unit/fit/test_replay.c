@@ -330,20 +330,25 @@ TEST(test_bad_tapes)
     OK(memopt_fit_destroy(NULL));
 }
 
+/* Each call fails at its n-th host allocation: outputs stay, and nothing leaks. */
 static memopt_status all_calls(void)
 {
     const uint32_t chosen[] = {0};
-    uint32_t out[1];
-    uint64_t count;
+    uint32_t out[1] = {99};
+    uint64_t count = 77;
     memopt_fit *fit = NULL;
-    memopt_fit_result r = MEMOPT_FIT_RESULT_INIT;
+    memopt_fit_result replayed = {.struct_size = sizeof replayed, .peak_bytes = 77};
+    memopt_fit_result solved = replayed;
     memopt_fit_options o = MEMOPT_FIT_OPTIONS_INIT;
     o.budget = 165;
     memopt_status status = make(layer, COUNT(layer), &run_again, 1, &fit);
+    assert_true((status == MEMOPT_OK) == (fit != NULL));
     if (status == MEMOPT_OK)
-        status = memopt_fit_replay(fit, chosen, 1, &r);
+        status = memopt_fit_replay(fit, chosen, 1, &replayed);
+    assert_true((status == MEMOPT_OK) == (replayed.peak_bytes != 77));
     if (status == MEMOPT_OK)
-        status = memopt_fit_solve(fit, &o, out, &count, &r);
+        status = memopt_fit_solve(fit, &o, out, &count, &solved);
+    assert_true((status == MEMOPT_OK) == (count != 77 && solved.peak_bytes != 77 && out[0] != 99));
     (void)memopt_fit_destroy(fit);
     return status;
 }

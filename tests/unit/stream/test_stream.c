@@ -1,4 +1,4 @@
-/* Weights that stream: values, budget, order, races and refusals. */
+/* Weights that stream: values, budget, order and refusals. It also runs under the race finder (unit/race). */
 #include "support.h"
 #include "support/sweep.h"
 #include "unit/offload/disk_support.h"
@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <math.h>
 
-enum { PART = 40000, LAYER = 2 * 40192, RESULTS = 4 };
+enum { PART = 40000, LAYER = 2 * 40192 };
 
 /* A use whose reads are not waited for: copies of the parts, looked at later. */
 typedef struct result {
@@ -199,107 +199,6 @@ TEST(test_any_program)
     }
 }
 
-/* --- races, and that they would be noticed */
-
-static enum { NOTHING, END_WAIT, BEGIN_WAIT, STORE_WAIT } left_out;
-static const memopt_offloader *store;
-static memopt_stream consumer;
-static int ends;
-
-memopt_status __real_memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
-                                              memopt_event *event);
-memopt_status __wrap_memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
-                                              memopt_event *event);
-memopt_status __wrap_memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
-                                              memopt_event *event)
-{
-    if (left_out == BEGIN_WAIT && stream == consumer)
-        return MEMOPT_OK;
-    if (left_out == END_WAIT && ends) { /* the first wait of memopt_streamer_end() */
-        ends = 0;
-        return MEMOPT_OK;
-    }
-    if (left_out == STORE_WAIT && stream != store->back.stream) /* of a copy to the store */
-        for (uint64_t i = 0; i < store->out.capacity; i++)
-            if (store->out.ring[i] == event)
-                return MEMOPT_OK;
-    return __real_memopt_stream_wait_event(device, stream, event);
-}
-
-/* Two layers in turn in one place. 1 if each use read its layer. */
-static int two_in_turn(streaming *s)
-{
-    result results[RESULTS];
-    void *parts[MOST_PARTS];
-    int good = 1;
-    consumer = s->w.s;
-    for (uint32_t i = 0; i < RESULTS; i++) {
-        uint32_t layer = i % 2;
-        results[i] = (result){.layer = layer, .value = s->layers[layer].value};
-        results[i].copies[0] = device_block(&s->w, PART, s->w.s);
-        OK(memopt_streamer_begin(s->streamer, layer, s->w.s, parts));
-        OK(memopt_copy(s->w.device, results[i].copies[0], parts[0], PART, s->w.s));
-        ends = 1;
-        OK(memopt_streamer_end(s->streamer, layer, s->w.s));
-        ends = 0;
-    }
-    int how = left_out;
-    left_out = NOTHING;
-    for (uint32_t i = 0; i < RESULTS; i++) {
-        unsigned char *copy = malloc(PART);
-        assert_non_null(copy);
-        memopt_status status = memopt_copy(s->w.device, copy, results[i].copies[0], PART, s->w.s);
-        if (status == MEMOPT_OK)
-            status = memopt_stream_sync(s->w.device, s->w.s);
-        assert_true(how != NOTHING || status == MEMOPT_OK);
-        good &= status == MEMOPT_OK && all_bytes(copy, results[i].value, PART);
-        free(copy);
-    }
-    good &= memopt_device_sync(s->w.device) == MEMOPT_OK;
-    free_live(s->w.allocator);
-    return good;
-}
-
-TEST(test_races_would_be_noticed)
-{
-    uint64_t noticed[3] = {0}, seeds = seeds_of(100);
-    FOR_SEEDS (seed, 100) {
-        for (int what = NOTHING; what <= BEGIN_WAIT; what++) {
-            streaming s = open_streaming(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 48 * KIB);
-            add_layer(&s, 1, PART);
-            add_layer(&s, 1, PART);
-            left_out = what;
-            int good = two_in_turn(&s);
-            left_out = NOTHING;
-            noticed[what] += !good;
-            close_streaming(&s);
-        }
-    }
-    assert_int_equal(noticed[NOTHING], 0);
-    assert_in_range(noticed[END_WAIT], seeds / 4, seeds);
-    assert_in_range(noticed[BEGIN_WAIT], seeds / 4, seeds);
-}
-
-/* A layer that was written, and whose place another one takes at once. */
-static int written_and_gone(streaming *s)
-{
-    void *parts[MOST_PARTS], *host = NULL;
-    OK(memopt_streamer_begin(s->streamer, 0, s->w.s, parts));
-    OK(memopt_fill(s->w.device, parts[0], 77, PART, s->w.s));
-    OK(memopt_streamer_write(s->streamer, 0, s->w.s));
-    OK(memopt_streamer_end(s->streamer, 0, s->w.s));
-    OK(memopt_streamer_begin(s->streamer, 1, s->w.t, parts));
-    OK(memopt_streamer_end(s->streamer, 1, s->w.t));
-    memopt_status status = memopt_stream_sync(s->w.device, s->w.t);
-    if (status == MEMOPT_OK)
-        status = memopt_device_sync(s->w.device);
-    OK(memopt_offloader_host(s->w.offloader, s->layers[0].parts[0].ticket, MEMOPT_HOST_READ,
-                             &host));
-    int good = status == MEMOPT_OK && all_bytes(host, 77, PART);
-    OK(memopt_offloader_host_end(s->w.offloader, s->layers[0].parts[0].ticket));
-    return good;
-}
-
 /* The next use may change the weights at once: the store has those of the write. */
 TEST(test_written_weights_are_not_overtaken)
 {
@@ -320,26 +219,6 @@ TEST(test_written_weights_are_not_overtaken)
         assert_true(all_bytes(host, 77, PART));
         close_streaming(&s);
     }
-}
-
-TEST(test_written_weights_reach_the_store)
-{
-    uint64_t noticed = 0;
-    FOR_SEEDS (seed, 100) {
-        for (int omit = 0; omit < 2; omit++) {
-            streaming s = open_streaming(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 48 * KIB);
-            add_layer(&s, 1, PART);
-            add_layer(&s, 1, PART);
-            store = s.w.offloader;
-            left_out = omit ? STORE_WAIT : NOTHING;
-            int good = written_and_gone(&s);
-            left_out = NOTHING;
-            assert_true(omit || good);
-            noticed += !good;
-            close_streaming(&s);
-        }
-    }
-    assert_in_range(noticed, seeds_of(100) / 4, seeds_of(100));
 }
 
 /* Absent weights are NaN in every type, and a copy from them is a fault. */

@@ -16,12 +16,11 @@ import pytest
 import torch
 from fit_models import results, same
 from torch import nn
+from torch.nn import functional as F
 
 import memopt
 import memopt.torch as mt
 from memopt.torch.fitting import Fit, _choices, _costs, _places, _planned, _planning, _recipes
-from memopt.torch.fitting._costs import Costs
-from memopt.torch.fitting._runs import Runs
 
 #: Parts of the way from the floor to what the step takes as it is.
 PARTS = (0.0, 0.4, 0.8)
@@ -97,7 +96,7 @@ def test_budgets(name):
     seconds = []
     for part in PARTS:
         plan = planned.check(planned.at(part))
-        assert plan.peak >= 0.97 * planned.at(part) or planned.is_quickest(plan, planned.at(part)) or not fine
+        assert not fine or plan.peak >= 0.97 * planned.at(part) or planned.is_quickest(plan, planned.at(part))
         seconds.append(plan.seconds)
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] > 0
 
@@ -132,12 +131,6 @@ def test_the_call():
     assert same(results(model, step), before)
 
 
-def test_enough_is_left_alone():
-    model, step = models.stack()
-    fit = mt.fit(model, None, step, budget="1GiB")
-    assert fit.choices == [] and fit.measured == fit.plain_bytes and fit.seconds == fit.measured_seconds == 0
-
-
 def test_below_the_floor():
     model, step = models.stack()
     with pytest.raises(memopt.LimitReachedError, match=r"the least is .* weights, states and the batch") as told:
@@ -165,21 +158,7 @@ def test_the_host():
 def test_the_floor_with_the_host(name):
     """At most what a step takes whose saved tensors of 1 KiB and more are all moved in line, by torch's profiler."""
     planned = Planned(*models.MODELS[name](), host=1 << 40)
-    weights = {p.untyped_storage()._cdata for p in planned.model.parameters()}
-
-    def pack(tensor):
-        if tensor.nbytes < 1024 or tensor.untyped_storage()._cdata in weights:
-            return tensor
-        memory = torch.frombuffer(bytearray(tensor.nbytes), dtype=torch.uint8)  # not of torch's allocator
-        return (memory.view(tensor.dtype).view(tensor.shape).copy_(tensor),)
-
-    def unpack(packed):
-        return packed[0].clone() if isinstance(packed, tuple) else packed
-
-    def moving():
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            return planned.step()
-
+    moving = models.offloading(planned.model, planned.step)
     taken = planned.made._measure(planned.planned, moving)
     plan = planned.fit(planned.planner.solve(0, 1 << 40).peak, 1 << 40)
     assert plan.host > 0 and planned.made._measure(planned.planned, planned.step) <= taken < planned.made.measured
@@ -224,7 +203,6 @@ def test_times_are_measured(monkeypatch):
         remade = sum(choice.what[0] != "module" for choice in plan.choices)
         saved = planned.planner.tape.units[0].end
         assert made.seconds == plan.seconds + own.saved * saved and plan.seconds >= (1 + own.value) * remade
-        assert made.measured_seconds >= len(plan.choices) > 0
 
 
 def test_own_times_are_measured(monkeypatch):
@@ -344,7 +322,7 @@ def test_checkpoints_by_hand():
     detach = mt.attach_checkpoint(model, determinism_check="hash")
     assert same(results(model, step), expected)
     runs = []
-    model[2].act = lambda x: runs.append(0) or torch.nn.functional.silu(x)
+    model[2].act = lambda x: runs.append(0) or F.silu(x)
     step().backward()
     assert len(runs) == 2
     other = copy.deepcopy(model)
@@ -381,29 +359,17 @@ def test_another_shape():
     assert fit.peak_bytes == first and "2, 0 steps not as planned" in fit.table()
 
 
-def test_another_operation():
-    """Same shapes and types, another operation: told by the graph."""
+@pytest.mark.parametrize("act", [F.softplus, lambda x: torch.sigmoid(torch.tanh(x) * x)])
+def test_another_operation(act):
+    """Of the same shapes and types, or with another number of tensors: told by the graph."""
     model, step = models.stack()
     fit = graph_fit(model, step)
     for block in model:
-        block.act = torch.nn.functional.softplus
-    found = None
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        found = results(model, step)
-    fit.remove()
-    assert same(found, results(model, step))
-    assert len(told) <= 1
-
-
-def test_another_number_of_tensors():
-    model, step = models.stack()
-    fit = graph_fit(model, step)
-    model[1].act = lambda x: torch.sigmoid(torch.tanh(x) * x)
+        block.act = act
     with pytest.warns(UserWarning, match="not the one that was planned"):
         found = results(model, step)
     fit.remove()
-    assert same(found, results(model, step))
+    assert same(found, results(model, step)) and fit.unplanned == 1
 
 
 # --- traps -----------------------------------------------------------------------------------------
@@ -457,23 +423,13 @@ class Twice(nn.Module):
         return self.norm(self.block(self.norm(self.block(x))))
 
 
-def test_modules_called_twice():
-    planned = Planned(*models.stack(make=Twice))
-    plan = planned.check(planned.at(0.5))
-    names = {choice.name for choice in plan.choices}
-    assert not any(name.endswith(("block", "norm")) and "." in name and name.count(".") == 1 for name in names)
-
-
-class Box:
+class Box(types.SimpleNamespace):
     """No container that is known."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
 
 
 class Boxing(models.Block):
     def forward(self, x):
-        return Box(super().forward(x))
+        return Box(tensor=super().forward(x))
 
 
 class Unboxing(nn.Module):
@@ -485,11 +441,38 @@ class Unboxing(nn.Module):
         return self.inner(x).tensor
 
 
-def test_objects_are_not_run_again():
-    planned = Planned(*models.stack(make=Unboxing))
-    plan = planned.check(planned.floor)
-    assert [u.why for u in planned.planner.tape.units if u.name.endswith("inner")] == ["takes or gives a Box"] * 4
-    assert any(choice.what == ("module", "0") for choice in plan.choices)
+class Counter(models.Block):
+    calls = 0
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return super().forward(x)
+
+
+class InPlace(models.Block):
+    def forward(self, x):
+        y = super().forward(x * 1)
+        x.mul_(1.0)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "why"),
+    [
+        (Twice, models.Block, "called several times"),
+        (Unboxing, Boxing, "takes or gives a Box"),
+        (Counter, Counter, "changes an attribute of its own"),
+        (InPlace, InPlace, "changes its input"),
+    ],
+)
+def test_modules_that_do_not_run_again(make, kind, why):
+    """What is around them and within them may."""
+    model, _ = models.stack(make=make)
+    planned = Planned(model, lambda: step_of(model))
+    units = [unit for unit in planned.planner.tape.units if isinstance(unit.module, kind)]
+    assert units and all(unit.why == why for unit in units)
+    again = {choice.module for choice in planned.check(planned.at(0.3)).choices if choice.what[0] == "module"}
+    assert not again & {unit.index for unit in units}
 
 
 def test_backward_twice():
@@ -500,25 +483,6 @@ def test_backward_twice():
         planned.model.zero_grad()
         loss.backward(retain_graph=retain)
         assert same([p.grad for p in planned.model.parameters()], planned.expected[1:])
-
-
-class Counter(models.Block):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return super().forward(x)
-
-
-def test_counters_are_not_run_again():
-    model, step = models.stack(make=Counter)
-    planned = Planned(model, step)
-    assert model[0].calls == 1  # of results()
-    planned.check(planned.at(0.3))
-    assert model[0].calls == 2
-    assert all(choice.name.count(".") for choice in planned.planner.choices if choice.what[0] == "module")
 
 
 class PythonRandom(models.Block):
@@ -538,7 +502,7 @@ class Doubling(models.Block):
     def forward(self, x):
         y = self.norm(x)
         y.mul_(2)
-        return x + self.down(torch.nn.functional.silu(self.up(y)) * self.gate(y))
+        return x + self.down(F.silu(self.up(y)) * self.gate(y))
 
 
 def test_results_that_are_changed_are_not_made_again():
@@ -574,19 +538,6 @@ def test_recipes_see_changes():
     x.add_(1)
     with pytest.raises(RuntimeError, match="changed in place: it is at version 1, expected version 0"):
         parts[1].tensor()
-
-
-class InPlace(models.Block):
-    def forward(self, x):
-        y = super().forward(x)
-        x.mul_(1.0)
-        return y
-
-
-def test_changed_inputs_are_not_run_again():
-    model, step = models.stack(make=InPlace)
-    tape = Runs(model, "forward").record(lambda: step_of(model), Costs())
-    assert [unit.why for unit in tape.units if unit.module in list(model)] == ["changes its input"] * 4
 
 
 def step_of(model):

@@ -148,21 +148,6 @@ def on_a_thread(mended):
     return batches[0] + 1
 
 
-def graph_replayed(mended):
-    """A replay uses all that was captured, on its stream."""
-    x, graph, side = torch.zeros(N, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with torch.cuda.graph(graph):
-        y = (x + 1) * 2
-    torch.cuda.synchronize()
-    x.fill_(3)
-    if mended:
-        side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        graph.replay()
-    side.synchronize()
-    assert y.tolist() == [8.0] * N
-
-
 @contextlib.contextmanager
 def group():
     """A group of one process; its name."""
@@ -212,7 +197,6 @@ CASES = {
     peer_copy: "read after write",
     accelerator: "read after write",
     on_a_thread: "read after write",
-    graph_replayed: "read after write",
     collective: "read after write",
     functional_collective: "read after write",
     compiled: "read after write",

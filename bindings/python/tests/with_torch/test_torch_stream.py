@@ -79,21 +79,11 @@ def test_save_on_cpu(outer):
     check(stack, LAYER, lambda model: checkpointed(model, mt.checkpoint, False), around=around)
 
 
-def test_copies_of_a_step():
-    """All but the first: 2 (n - k), whatever is between."""
-    model, step = stack()
-    stream = mt.stream_weights(model, 4 * LAYER)
-    copies = []
-    for _ in range(3):
-        step().backward()
-        copies.append(stream.stats()["copies"])
-    assert copies == [4 + 4, 4 + 8, 4 + 12] and stream.stats()["copies_a_step"] == 4
-
-
 def test_limit():
     """The least time of a step: compute where copies hide, and never less than either."""
     model, _ = stack()
     stream = mt.stream_weights(model, 2 * LAYER)
+    assert stream.stats()["copies_a_step"] == 2 * (COUNT - 2)
     assert stream.limit(1.0, "1TB") == pytest.approx(1.0)
     copies = stream.stats()["copied_bytes_a_step"]
     assert copies <= stream.limit(1.0, 1) * 1 <= copies + 1.0
@@ -145,20 +135,6 @@ def test_eval_between_steps():
             assert torch.equal(step(), step_plain())
         model.train(), plain.train()
         assert same(run(model, step, steps=1), run(plain, step_plain, steps=1))
-
-
-def test_a_layer_that_fails():
-    (model, step), (plain, step_plain) = stack(), stack()
-    mt.stream_weights(model, LAYER)
-
-    def fails(*_):
-        raise KeyError("a bug of the layer's")
-
-    hook = model[3].down.register_forward_pre_hook(fails)
-    with pytest.raises(KeyError):
-        step()
-    hook.remove()
-    assert same(run(model, step), run(plain, step_plain))
 
 
 def test_backward_twice():
@@ -390,12 +366,3 @@ def test_compiled():
         assert torch.equal(found, expected)
         found.sum().backward(), expected.sum().backward()
         assert torch.equal(model[1].up.up.grad, plain[1].up.up.grad)
-
-
-def test_ddp_is_told():
-    model, _ = stack()
-    stream = mt.stream_weights(model, LAYER)
-    whole = nn.ModuleDict({"body": model})
-    stream.ignore_in_ddp(whole)
-    names = whole._ddp_params_and_buffers_to_ignore
-    assert len(names) == 3 * COUNT and names[0] == "body.0.up.base.weight"

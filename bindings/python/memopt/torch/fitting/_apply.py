@@ -23,7 +23,6 @@ from .._hooks import hooked
 from .._packer import Packer, keep
 from .._store import Options
 from ..checkpointing import checkpoint
-from ._costs import Spent
 from ._loss import Logits
 from ._recipes import Part, Recipe, look, note, noted, of_graph
 from ._streams import brought
@@ -48,7 +47,6 @@ class Applied:
         self.lost = self.inside = self.running = self.is_again = self.has_notes = False
         #: One for all steps: each packs into the host memory of the last.
         self.packer: Any = None
-        self.spent = Spent("cpu")
         self.calls: Dict[str, ForwardCall] = {"": ForwardCall(model, method, self.forward)}
 
     def use(self, spec: Dict[str, Any]) -> None:
@@ -98,7 +96,7 @@ class Applied:
 
     def note(self, tensor: torch.Tensor, recipe: Recipe) -> None:
         """The tensor's packs hold the recipe."""
-        recipe.make, self.has_notes = self.spent.around(recipe.make), True
+        self.has_notes = True
         note(tensor, recipe)
 
     def on_host(self, tensor: torch.Tensor) -> Optional[Recipe]:
@@ -140,10 +138,9 @@ class Applied:
         if spec is None:
             return function(*args, **kwargs)
         self.use(spec)
-        device_type = _device_type(args, kwargs)
-        self.spent = Spent(device_type)
         if not any(spec.values()):
             return function(*args, **kwargs)
+        device_type = _device_type(args, kwargs)
         if spec["host"] and (self.packer is None or self.packer.device_type != device_type):
             self.packer = Packer(self.options, device_type, 1, (0, 0), (None, None))
         self.number, self.running, self.lost, self.inside, self.has_notes = 0, True, False, False, False
@@ -191,16 +188,14 @@ class Applied:
 
 
 class _Again:
-    """Around a module's second run: its time counts, and buffers that it changes are what they were before its
-    first run; afterwards what they are now. Else a BatchNorm would count a batch twice, and a spectral norm read
-    what it has changed."""
+    """Around a module's second run: buffers that it changes are what they were before its first run; afterwards what
+    they are now. Else a BatchNorm would count a batch twice, and a spectral norm read what it has changed."""
 
     def __init__(self, applied: Applied, buffers: List[torch.Tensor]) -> None:
-        self.applied, self.spent, self.buffers = applied, applied.spent, buffers
+        self.applied, self.buffers = applied, buffers
         self.before = [buffer.clone() for buffer in buffers]
 
     def __enter__(self) -> None:
-        self.begin = self.spent.clock.mark()
         self.outer, self.applied.is_again = self.applied.is_again, True
         self.now = [buffer.clone() for buffer in self.buffers]
         _copy(self.buffers, self.before)
@@ -209,7 +204,6 @@ class _Again:
         _copy(self.buffers, self.now)
         self.now = []
         self.applied.is_again = self.outer
-        self.spent.since(self.begin)
 
 
 def _copy(to: List[torch.Tensor], values: List[torch.Tensor]) -> None:

@@ -59,33 +59,6 @@ class Clock:
         return float(begin.elapsed_time(end)) / 1e3
 
 
-class Spent:
-    """Time that a step spends on doing things again."""
-
-    def __init__(self, device_type: str) -> None:
-        self.clock = Clock(device_type)
-        self._marks: List[Tuple[Any, Any]] = []
-
-    def since(self, begin: Any) -> None:
-        """What ran since this mark counts."""
-        self._marks.append((begin, self.clock.mark()))
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, counted."""
-
-        def call(*args: Any) -> Any:
-            begin = self.clock.mark()
-            result = function(*args)
-            self.since(begin)
-            return result
-
-        return call
-
-    def seconds(self) -> float:
-        """So far."""
-        return sum(self.clock.seconds(begin, end) for begin, end in self._marks)
-
-
 def products(function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> int:
     """How many products an operation of forward sums up; 0: it is a cheap one."""
     name = function._overloadpacket.__name__

@@ -141,11 +141,6 @@ class Fit(Planning):
         return self._now.seconds
 
     @property
-    def measured_seconds(self) -> float:
-        """What the last step took to run and make things again; waits for it."""
-        return self._applied.spent.seconds()
-
-    @property
     def unplanned(self) -> int:
         """Forwards that saved other tensors than the planned ones."""
         return self._applied.unplanned
@@ -206,7 +201,7 @@ class Fit(Planning):
             ("measured", "-" if self.measured is None else format_size(self.measured)),
             ("on the host", format_size(self.host_bytes)),
             ("on the disk", format_size(self.disk_bytes)),
-            ("more time", "%.3g ms planned, %.3g ms measured" % (1e3 * self.seconds, 1e3 * self.measured_seconds)),
+            ("more time", "%.3g ms planned" % (1e3 * self.seconds)),
             ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
             *([("streams", words_of(self._streaming.facts))] if self._streaming.facts else []),
             *(("allowed", "%s: %s" % both) for both in self.done.items()),
