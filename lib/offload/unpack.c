@@ -76,7 +76,9 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
     if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value))
         MO_TRY(mo_timeline_order(&offloader->out, value->written, stream));
     MO_TRY(mo_allocator_take(offloader->allocator, value->device, value->bytes, &taken));
-    return mo_allocator_free_taken(offloader->allocator, taken, users, on_back ? 2 : 1);
+    MO_TRY(mo_allocator_record_taken(offloader->allocator, taken, users, on_back ? 2 : 1));
+    mo_allocator_free_taken(offloader->allocator, taken);
+    return MEMOPT_OK;
 }
 
 /* The oldest of the values that came ahead: no stream of the caller waits for them. Those that the
