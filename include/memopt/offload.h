@@ -295,7 +295,7 @@ MEMOPT_API memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloa
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT the value could not be read from the disk: the contents
- *         of the memory are undefined. Reported once.
+ *         of the memory are undefined. The stream waits all the same. Reported once.
  * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error().
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9

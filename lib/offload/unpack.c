@@ -332,8 +332,10 @@ memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader, memopt
     mo_packed *value = NULL;
     MO_TRY(mo_tickets_find(offloader, ticket, "offloader_wait_unpacked", &value));
     MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_wait_unpacked"));
-    MO_TRY(look_at_copies(offloader, value));
-    MO_TRY(mo_timeline_order(&offloader->back, value->into, stream));
+    memopt_status status = look_at_copies(offloader, value);
+    /* what was not read is copied, too */
+    mo_keep_first(&status, mo_timeline_order(&offloader->back, value->into, stream));
+    MO_TRY(status);
     count_hit(offloader, value);
     return MEMOPT_OK;
 }
