@@ -155,8 +155,8 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  *        to the host after the stream's work so far and freed when the copy is complete.
  *
  * With ::MEMOPT_OVERFLOW_WAIT the call may wait for copies of released tickets; with
- * ::MEMOPT_OVERFLOW_SPILL also until the disk has written an older value. Otherwise it does not
- * wait.
+ * ::MEMOPT_OVERFLOW_SPILL also until the disk has written an older value; and a failure waits for a copy that
+ * had begun. Otherwise it does not wait.
  * @param offloader the offloader.
  * @param data a live block's first byte. On success the block belongs to the ticket.
  * @param bytes the number of its bytes to keep, at least 1 and at most the block's size.
@@ -170,9 +170,9 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  * @retval MEMOPT_IO_ERROR there is no host memory, and the disk could not be written. The message
  *         and memopt_last_error_info() have the system's reason. All older values stay where they
  *         were.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
- *         see memopt_last_error(). After every failure the caller still owns the block, and its
- *         contents are unchanged; the stream may wait for a copy that had begun.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation, the driver or
+ *         the device failed; see memopt_last_error(). After every failure the caller still owns the block, and
+ *         its contents are unchanged.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9
  */
@@ -295,7 +295,7 @@ MEMOPT_API memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloa
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT the value could not be read from the disk: the contents
- *         of the memory are undefined. Reported once.
+ *         of the memory are undefined. The stream waits all the same. Reported once.
  * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error().
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9

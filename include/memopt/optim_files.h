@@ -22,6 +22,7 @@ MEMOPT_BEGIN_DECLS
  * @param[out] out_bytes the size of the export; may be NULL if buffer is not.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
+ * @retval MEMOPT_CORRUPT with page_bytes or trust: an earlier step ended in part; import a saved state.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT a host allocation or
  *         the driver failed or device memory was misused; see memopt_last_error().
  * @since 0.9
@@ -48,7 +49,7 @@ typedef memopt_status (*memopt_export_writer)(void *user, const void *piece, uin
  * @param stream the stream.
  * @retval MEMOPT_OK done: the writer has had all bytes.
  * @retval MEMOPT_INVALID_ARGUMENT optimizer or writer is NULL.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as for
+ * @retval MEMOPT_CORRUPT, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as for
  *         memopt_optimizer_export_sync(). What the writer has had is not an export.
  * @return otherwise the value that writer returned.
  * @since 0.9

@@ -120,7 +120,7 @@ MO_INLINE VI cast_bf16_nearest(VI u)
     return v_selecti(v_is_nan(v_bits(u)), v_or(u, v_seti((int)MO_F32_QUIET_BIT)), rounded);
 }
 
-/* The codes in 32-bit lanes, in their upper halves for bf16. f16 to nearest is left to v_put_f16. */
+/* The codes in 32-bit lanes, in their upper halves for bf16. f16 to nearest is left to v_f16. */
 MO_INLINE VI cast_code(VI u, uint32_t to, int saturate, const VI *random, int k)
 {
     if (to == MO_DTYPE_F16)
@@ -141,16 +141,12 @@ MO_INLINE void cast_store(const mo_cast_piece *p, uint64_t i, uint32_t to, const
     if (to != MO_DTYPE_F32)
         for (int k = 0; k < 4; k++)
             v[k] = cast_code(u[k], to, p->saturate, random, k);
-    if (to == MO_DTYPE_F16 && !random) {
-        for (uint64_t k = 0; k < 2; k++)
-            v_put_f16(at + k * sizeof(VI), v_bits(v[2 * k]), v_bits(v[2 * k + 1]), p->streaming);
-        return;
-    }
     for (int k = 0; k < 2; k++)
         if (to == MO_DTYPE_BF16)
             v[k] = v_high_halves(v[2 * k], v[2 * k + 1]);
         else if (to == MO_DTYPE_F16)
-            v[k] = v_low_halves(v[2 * k], v[2 * k + 1]);
+            v[k] = random ? v_low_halves(v[2 * k], v[2 * k + 1])
+                          : v_f16(v_bits(v[2 * k]), v_bits(v[2 * k + 1]));
     if (mo_element_size(to) == 1)
         v[0] = to >= MO_DTYPE_F8_E4M3FNUZ ? cast_fnuz_bytes(v, u) : cast_f8_bytes(v, u);
     for (uint32_t k = 0; k < mo_element_size(to); k++)

@@ -224,13 +224,11 @@ MO_INLINE void v_store_bf16x4(uint16_t *halves, const VF x[4], int careful)
     v_store_bf16_pair(halves + 16, x[2], x[3]);
 }
 
-/* To f16, to nearest even; where `streaming` past the caches, as v_put. */
-MO_INLINE void v_put_f16(void *at, VF a, VF b, int streaming)
+/* To f16, to nearest even. */
+MO_INLINE VI v_f16(VF a, VF b)
 {
-    v_put(at,
-          _mm256_set_m128i(_mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT),
-                           _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)),
-          streaming);
+    return _mm256_set_m128i(_mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT),
+                            _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
 MO_INLINE __m256i mo_in_order8(__m256i packed)

@@ -222,20 +222,11 @@ MO_INLINE void v_store_bf16x4(uint16_t *halves, const VF x[4], int careful)
     v_store_bf16_pair(halves + 32, x[2], x[3]);
 }
 
-/* To f16, to nearest even; where `streaming` past the caches, as v_put. Half lines: a loop as short
- * as this one has so many whole ones under way that it takes a tenth longer on a Zen 4. */
-MO_INLINE void v_put_f16(void *at, VF a, VF b, int streaming)
+MO_INLINE VI v_f16(VF a, VF b)
 {
-    __m256i *half = (__m256i *)at;
     __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
     __m256i high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
-    if (streaming) {
-        _mm256_stream_si256(half, low);
-        _mm256_stream_si256(half + 1, high);
-    } else {
-        _mm256_storeu_si256(half, low);
-        _mm256_storeu_si256(half + 1, high);
-    }
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
 MO_INLINE __m512i mo_in_order16(__m512i packed)

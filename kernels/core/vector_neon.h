@@ -338,10 +338,9 @@ MO_INLINE VI v_pair_up(VI a, VI b)
 }
 
 /* To f16, to nearest even. */
-MO_INLINE void v_put_f16(void *at, VF a, VF b, int streaming)
+MO_INLINE VI v_f16(VF a, VF b)
 {
-    v_put(at, (VI){vreinterpretq_s32_u16(mo_to_f16(a)), vreinterpretq_s32_u16(mo_to_f16(b))},
-          streaming);
+    return (VI){vreinterpretq_s32_u16(mo_to_f16(a)), vreinterpretq_s32_u16(mo_to_f16(b))};
 }
 
 MO_INLINE int32x4_t mo_pack_bytes16(VI a, VI b)

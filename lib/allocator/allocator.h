@@ -20,9 +20,11 @@ typedef struct mo_taken mo_taken;
 /* INVALID_ARGUMENT where the address is not the start of a live block of so many bytes or more. */
 memopt_status mo_allocator_take(memopt_allocator *allocator, const void *pointer, uint64_t bytes,
                                 mo_taken **out_taken);
-/* Frees it behind the work so far of the streams. On failure it is live, and some of the streams may
- * be recorded. */
-memopt_status mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken,
-                                      const memopt_stream *streams, uint64_t count);
+/* Its last use is the work so far of the streams, and of those recorded before. It is still live: free it at
+ * once, or go on using it. On failure some of the streams may be recorded. */
+memopt_status mo_allocator_record_taken(memopt_allocator *allocator, mo_taken *taken,
+                                        const memopt_stream *streams, uint64_t count);
+/* Frees it behind its last use. */
+void mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken);
 
 #endif

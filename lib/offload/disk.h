@@ -88,7 +88,7 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
                                                         uint64_t offset, uint64_t bytes),
                                   void *context);
 
-/* The result of a slot's last job: OK, or IO_ERROR, CORRUPT or UNSUPPORTED with the numbers. Its
+/* The result of a slot's last job: OK, or IO_ERROR, CORRUPT or DRIVER_ERROR with the numbers. Its
  * mark is complete. */
 memopt_status mo_disk_result(const mo_disk_slot *slot);
 

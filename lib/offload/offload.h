@@ -42,8 +42,8 @@
  *            copy back that read it.
  *
  * Failure. Whatever needs memory is reserved before the first piece of work is enqueued. A pack
- * that fails after its copy was enqueued makes the caller's stream wait for that copy, so that the
- * caller may use the block again.
+ * that fails after its copy was enqueued waits for that copy, so that the caller may use the block
+ * again.
  *
  * Streams that end. When a stream has ended its work is complete, and a new stream may get its
  * handle. So only prefetch uses a stored handle (pack_stream), and streams.c replaces it by `out`

@@ -63,11 +63,12 @@ static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes,
     return MEMOPT_OK;
 }
 
-/* Enqueues the copy; none where range is NULL. */
+/* Enqueues the copy, none where range is NULL, and the mark behind it. A block that is taken over is
+ * recorded before the mark: who waits for the mark finds it free. */
 static memopt_status enqueue(memopt_offloader *offloader, const request *r,
-                             const mo_host_range *range)
+                             const mo_host_range *range, uint64_t *out_mark)
 {
-    memopt_stream out = offloader->out.stream;
+    const memopt_stream out = offloader->out.stream;
     MO_TRY(mo_offload_follow(offloader, r->stream, out));
     if (range != NULL) {
         MO_TRY(mo_timeline_order(&offloader->back, range->read, out));
@@ -75,28 +76,14 @@ static memopt_status enqueue(memopt_offloader *offloader, const request *r,
             MO_TRY(mo_timeline_order(&offloader->disk->line, range->stored, out));
         MO_TRY(memopt_copy(offloader->device, range->base, r->data, r->bytes, out));
     }
-    return MEMOPT_OK;
-}
-
-/* Frees the packed block; the allocator reuses it after the copy. */
-static memopt_status free_source(memopt_offloader *offloader, const request *r)
-{
-    memopt_stream out = offloader->out.stream;
-    memopt_status status = mo_allocator_free_taken(offloader->allocator, r->taken, &out, 1);
-    if (status != MEMOPT_OK)
-        (void)memopt_stream_sync(offloader->device, out);
-    return status;
-}
-
-/* A mark behind all of it: who waits for that finds the block free, whose event lies before it. A mark that
- * fails has waited for the copy. */
-static memopt_status finish(memopt_offloader *offloader, int freed, uint64_t *out_mark)
-{
-    memopt_status status = mo_timeline_mark(&offloader->out, out_mark);
-    if (status == MEMOPT_OK || !freed)
-        return status;
-    *out_mark = offloader->out.done;
-    return MEMOPT_OK;
+    if (range != NULL && r->owned) {
+        memopt_status status = mo_allocator_record_taken(offloader->allocator, r->taken, &out, 1);
+        if (status != MEMOPT_OK) {
+            (void)memopt_stream_sync(offloader->device, out);
+            return status;
+        }
+    }
+    return mo_timeline_mark(&offloader->out, out_mark);
 }
 
 static void count(memopt_offloader *offloader, const mo_packed *value)
@@ -122,19 +109,16 @@ static memopt_status pack(memopt_offloader *offloader, const request *r, memopt_
     MO_TRY(mo_tickets_reserve(offloader));
     MO_TRY(mo_timeline_reserve(&offloader->out));
     MO_TRY(choose_place(offloader, r->bytes, &range));
-    const int frees = range != NULL && r->owned;
-    memopt_status status = enqueue(offloader, r, range);
-    if (status == MEMOPT_OK && frees)
-        status = free_source(offloader, r);
-    if (status == MEMOPT_OK)
-        status = finish(offloader, frees, &mark);
-    if (status == MEMOPT_OK && range != NULL)
-        range->written = mark;
+    memopt_status status = enqueue(offloader, r, range, &mark);
     if (status != MEMOPT_OK) {
         if (range != NULL)
             mo_host_pool_give(&offloader->pool, range);
         return status;
     }
+    if (range != NULL)
+        range->written = mark;
+    if (range != NULL && r->owned)
+        mo_allocator_free_taken(offloader->allocator, r->taken);
     mo_packed value = {0};
     value.bytes = r->bytes;
     value.range = range;
@@ -208,8 +192,7 @@ memopt_status memopt_offloader_rewrite(memopt_offloader *offloader, memopt_ticke
         MO_TRY(memopt_allocator_record_stream(offloader->allocator, value->device,
                                               offloader->out.stream));
     request r = {(void *)(uintptr_t)data, value->bytes, stream, 0, NULL};
-    MO_TRY(enqueue(offloader, &r, value->range));
-    MO_TRY(finish(offloader, 0, &mark));
+    MO_TRY(enqueue(offloader, &r, value->range, &mark));
     value->range->written = value->written = mark;
     offloader->stats.copied_out_bytes += value->bytes;
     return MEMOPT_OK;

@@ -76,7 +76,9 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
     if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value))
         MO_TRY(mo_timeline_order(&offloader->out, value->written, stream));
     MO_TRY(mo_allocator_take(offloader->allocator, value->device, value->bytes, &taken));
-    return mo_allocator_free_taken(offloader->allocator, taken, users, on_back ? 2 : 1);
+    MO_TRY(mo_allocator_record_taken(offloader->allocator, taken, users, on_back ? 2 : 1));
+    mo_allocator_free_taken(offloader->allocator, taken);
+    return MEMOPT_OK;
 }
 
 /* The oldest of the values that came ahead: no stream of the caller waits for them. Those that the
@@ -330,8 +332,10 @@ memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader, memopt
     mo_packed *value = NULL;
     MO_TRY(mo_tickets_find(offloader, ticket, "offloader_wait_unpacked", &value));
     MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_wait_unpacked"));
-    MO_TRY(look_at_copies(offloader, value));
-    MO_TRY(mo_timeline_order(&offloader->back, value->into, stream));
+    memopt_status status = look_at_copies(offloader, value);
+    /* what was not read is copied, too */
+    mo_keep_first(&status, mo_timeline_order(&offloader->back, value->into, stream));
+    MO_TRY(status);
     count_hit(offloader, value);
     return MEMOPT_OK;
 }

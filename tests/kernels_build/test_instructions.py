@@ -7,7 +7,8 @@ OBJECTS is a file with the object files' paths, one a line, FLAGS what the build
 for all of them. Every instruction goes back through the
 assembler, which is told the set's extensions and refuses all others. What other files may link to in
 a file for a larger set carries the set's name, and is not weak: else a copy of an inline function
-that was compiled there could run where the set is not.
+that was compiled there could run where the set is not. No file reads what the compiler's own library fills
+when a program starts (__builtin_cpu_supports does): a linker of another compiler leaves it empty.
 Exit status 77 where there is nothing to look at, or no GNU binutils to do it.
 """
 import os
@@ -34,6 +35,7 @@ FILE = re.compile(r"^(.*):\s+file format (\S+)$")
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^ *[0-9a-f]+:\t([0-9a-f ]+)\t(.+)$")
 PADDING = re.compile(r"^(data16 |cs )*(nop|xchg +%ax,%ax)")
+FILLED_AT_START = {"__cpu_model", "__cpu_features2", "__cpu_indicator_init"}
 SHOWN = 5  # findings of one file
 
 
@@ -101,8 +103,11 @@ def foreign_instructions(paths):
 
 
 def foreign_symbols(paths):
-    """{file: what other files might link to though it is for a larger set}"""
+    """{file: what other files might link to though it is for a larger set, and what may be empty}"""
     found = {}
+    for path in paths:
+        for name in sorted(FILLED_AT_START & set(output("nm", "--undefined-only", path).split())):
+            found.setdefault(path, []).append("%s is of the compiler's library" % name)
     for path in filter(set_of, paths):
         for line in output("nm", "--defined-only", "--extern-only", path).splitlines():
             kind, name = line.split()[-2:]
@@ -134,7 +139,8 @@ class Objects(unittest.TestCase):
         """What the above is there to find is found, and nothing else."""
         sources = {
             "plain.c.o": ("f: vaddss %xmm0,%xmm0,%xmm0; pshufb %xmm0,%xmm0; popcnt %eax,%eax\n"
-                          "tzcnt %eax,%eax; endbr64; addps %xmm0,%xmm0; call f\n", 3),
+                          "tzcnt %eax,%eax; endbr64; addps %xmm0,%xmm0; call f\n"
+                          "call __cpu_indicator_init; testl $4, __cpu_model(%rip)\n", 3 + 2),
             "x_avx2.c.o": (".globl f_avx2, g, h_avx2; .weak h_avx2; f_avx2: g: h_avx2:\n"
                            "vpaddd %zmm0,%zmm0,%zmm0; vpxord %xmm17,%xmm1,%xmm1; kmovw %k1,%eax\n"
                            "vpternlogd $1,%xmm0,%xmm0,%xmm0; {evex} vpaddd %xmm0,%xmm1,%xmm2\n"

@@ -29,7 +29,7 @@ ALLOCATION = re.compile(
 )
 ENDING = re.compile(
     r"(?<![\w.>])(abort|exit|_exit|_Exit|quick_exit|assert|printf|vprintf|puts|putchar|fprintf|"
-    r"vfprintf|fputs|perror|psignal)\s*\("
+    r"vfprintf|dprintf|fputs|fputc|putc|perror|psignal|__builtin_trap)\s*\("
 )
 LOCKING = re.compile(r"(?<![\w.>])(pthread_mutex_(?:try|timed)?(?:un)?lock)\s*\(")
 BACK_END = re.compile(r"#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|HIP|NVCC|ROCM|AMDGPU)")

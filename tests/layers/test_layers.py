@@ -102,7 +102,7 @@ class Layers(unittest.TestCase):
         self.assertEqual(found_in({"lib/optim/x.c": text}), [])
 
     def test_ending_the_program(self):
-        for call in ("abort()", "exit(1)", 'printf("x")', 'fprintf(stderr, "x")', "assert(0)"):
+        for call in ("abort()", "exit(1)", 'printf("x")', 'fprintf(stderr, "x")', 'dprintf(2, "x")', "assert(0)"):
             self.expect("lib/device/x.c", f"void f(void) {{ {call}; }}\n", "neither prints nor ends")
         self.assertEqual(
             found_in({"lib/device/x.c": "_Static_assert(1, \"\"); void f(void) { snprintf(t); }\n"}), []

@@ -143,7 +143,7 @@ typedef struct mo_stream_use {
     memopt_event *event;
     mo_block *block;
     uint64_t number; /* in the order of the records in its queue */
-    int recorded;    /* the event was, at the block's free */
+    int recorded;    /* the event was, for the block's free */
 } mo_stream_use;
 
 /* Frees that wait for a stream, oldest first. */

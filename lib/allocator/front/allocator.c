@@ -109,11 +109,19 @@ static memopt_status lock_block(memopt_allocator *allocator, const void *pointer
     return fail_not_live(function, pointer, reason);
 }
 
+/* Once its uses are recorded. */
+static void end_block(memopt_allocator *allocator, mo_block *block)
+{
+    if (block->uses != NULL)
+        mo_events_free(allocator, block);
+    mo_block_discard(allocator, block);
+}
+
 static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 {
     if (block->uses != NULL)
-        MO_TRY(mo_events_free(allocator, block));
-    mo_block_discard(allocator, block);
+        MO_TRY(mo_events_record(allocator, block));
+    end_block(allocator, block);
     return MEMOPT_OK;
 }
 
@@ -156,21 +164,28 @@ memopt_status mo_allocator_take(memopt_allocator *allocator, const void *pointer
     return MEMOPT_OK;
 }
 
-memopt_status mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken,
-                                      const memopt_stream *streams, uint64_t count)
+memopt_status mo_allocator_record_taken(memopt_allocator *allocator, mo_taken *taken,
+                                        const memopt_stream *streams, uint64_t count)
 {
     mo_block *block = (mo_block *)taken;
     memopt_status status = MEMOPT_OK;
     if (allocator == NULL || taken == NULL || (streams == NULL && count != 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_free_taken: a pointer is NULL");
-    MO_TRY(mo_check_process(allocator->device, "allocator_free_taken"));
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_record_taken: a pointer is NULL");
+    MO_TRY(mo_check_process(allocator->device, "allocator_record_taken"));
     mo_lock(&allocator->lock);
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
         status = mo_events_note(allocator, block, streams[i]);
     if (status == MEMOPT_OK)
-        status = free_block(allocator, block);
+        status = mo_events_record(allocator, block);
     mo_unlock(&allocator->lock);
     return status;
+}
+
+void mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken)
+{
+    mo_lock(&allocator->lock);
+    end_block(allocator, (mo_block *)taken);
+    mo_unlock(&allocator->lock);
 }
 
 memopt_device *mo_allocator_device(const memopt_allocator *allocator)

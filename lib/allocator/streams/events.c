@@ -177,6 +177,7 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     queue->uses++;
     use->queue = queue;
     use->block = block;
+    use->recorded = 0;
     use->next = block->uses;
     block->uses = use;
     const mo_event event = {.what = MO_USE, .block = block, .stream = stream};
@@ -254,7 +255,7 @@ static void complete(memopt_allocator *allocator, mo_stream_use *use)
 }
 
 /* Recorded uses move to their queues, others to those that are deferred. */
-static void enqueue(memopt_allocator *allocator, mo_block *block)
+void mo_events_free(memopt_allocator *allocator, mo_block *block)
 {
     mo_stream_use *next;
     for (mo_stream_use *use = block->uses; use != NULL; use = next) {
@@ -278,13 +279,12 @@ static void enqueue(memopt_allocator *allocator, mo_block *block)
     mo_tell_block(allocator, MO_WAITS, block);
 }
 
-memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block)
+memopt_status mo_events_record(memopt_allocator *allocator, mo_block *block)
 {
     for (mo_stream_use *use = block->uses; use != NULL; use = use->next) {
         use->recorded = usable(allocator, use->queue);
         MO_TRY(use->recorded ? record(allocator, use) : MEMOPT_OK);
     }
-    enqueue(allocator, block);
     return MEMOPT_OK;
 }
 

@@ -6,8 +6,10 @@
 #include "allocator/blocks/pool.h"
 
 memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
-/* Starts the deferred free of a block with uses. On failure the block is live as before. */
-memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block);
+/* Records the work so far of a block's uses, as far as it may be recorded now. The block stays live. */
+memopt_status mo_events_record(memopt_allocator *allocator, mo_block *block);
+/* Starts the deferred free of a block with uses, behind what was recorded. */
+void mo_events_free(memopt_allocator *allocator, mo_block *block);
 /* Retires every block whose events are complete. */
 void mo_events_process(memopt_allocator *allocator);
 /* The same for the next stream of those with pending frees, if it is time to ask it: a few calls of

@@ -245,7 +245,7 @@ TEST(bad_arguments)
     assert_null(pointer);
     REFUSED_SAYING("NULL", memopt_allocator_free(NULL, device));
     REFUSED_SAYING("NULL", memopt_allocator_record_stream(NULL, device, NULL));
-    REFUSED_SAYING("NULL", mo_allocator_free_taken(NULL, NULL, NULL, 0));
+    REFUSED_SAYING("NULL", mo_allocator_record_taken(NULL, NULL, NULL, 0));
     assert_false(mo_allocator_owns(NULL, device) || mo_allocator_owns(allocator, NULL));
     REFUSED_SAYING("NULL", memopt_allocator_get_block(NULL, device, NULL, NULL));
     REFUSED_SAYING("NULL", memopt_allocator_trim_sync(NULL, 0, NULL));

@@ -71,19 +71,19 @@ static int is_recorded(memopt_stream stream)
     return (left_out & record) == 0;
 }
 
-memopt_status __real_mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken,
-                                             const memopt_stream *streams, uint64_t count);
-memopt_status __wrap_mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken,
-                                             const memopt_stream *streams, uint64_t count);
-memopt_status __wrap_mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken,
-                                             const memopt_stream *streams, uint64_t count)
+memopt_status __real_mo_allocator_record_taken(memopt_allocator *allocator, mo_taken *taken,
+                                               const memopt_stream *streams, uint64_t count);
+memopt_status __wrap_mo_allocator_record_taken(memopt_allocator *allocator, mo_taken *taken,
+                                               const memopt_stream *streams, uint64_t count);
+memopt_status __wrap_mo_allocator_record_taken(memopt_allocator *allocator, mo_taken *taken,
+                                               const memopt_stream *streams, uint64_t count)
 {
     memopt_stream rest[2];
     uint64_t kept = 0;
     for (uint64_t i = 0; i < count; i++)
         if (left_out == 0 || is_recorded(streams[i]))
             rest[kept++] = streams[i];
-    return __real_mo_allocator_free_taken(allocator, taken, rest, kept);
+    return __real_mo_allocator_record_taken(allocator, taken, rest, kept);
 }
 
 memopt_status __real_memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,

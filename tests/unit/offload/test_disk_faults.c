@@ -165,6 +165,29 @@ TEST_WITH(test_failure_is_not_lost, healthy_disk, NULL)
     world_close(&w);
 }
 
+/* Behind the failed wait the memory is the stream's again: the copy of what was not read comes before. */
+TEST_WITH(test_failed_copy_is_over, healthy_disk, NULL)
+{
+    memopt_ticket tickets[COUNT];
+    memopt_offloader_options options = spilling(3 * MIB, 0);
+    world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1, 64 * MIB, &options);
+    for (int i = 0; i < COUNT; i++)
+        tickets[i] = packed(&w, MIB, i + 1, w.s);
+    OK(memopt_device_sync(w.device));
+    void *mine = filled_block(&w, MIB, 0, w.s);
+    fail_read = disk_reads + 1;
+    disk_problem = EIO;
+    OK(memopt_offloader_prefetch_into(w.offloader, tickets[0], mine, MIB, w.s));
+    FAILS(MEMOPT_IO_ERROR, memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.s));
+    OK(memopt_fill(w.device, mine, 9, MIB, w.s));
+    OK(memopt_stream_sync(w.device, w.s));
+    OK(memopt_device_sync(w.device));
+    assert_true(holds(&w, mine, 9, MIB, w.s));
+    OK(memopt_allocator_free(w.allocator, mine));
+    release_all(&w, tickets, COUNT);
+    world_close(&w);
+}
+
 /* The file has other bytes than were written: each place of the value is looked at. */
 TEST_WITH(test_damage_is_noticed, healthy_disk, NULL)
 {

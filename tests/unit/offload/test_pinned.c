@@ -1,6 +1,7 @@
 /*
  * Page-locked memory is a budget of its own: whatever its size, and wherever a driver refuses more, values
- * are the same bits, limits hold, and one warning tells of it.
+ * are the same bits, limits hold, and one warning tells of it. Where the driver says in a pack that the device
+ * is lost, the pack says so.
  */
 #include "support.h"
 #include "support/simulated.h"
@@ -110,6 +111,35 @@ TEST(a_trim_forgets_what_was_refused)
     assert_true(info_of(w.device).pinned > 0);
     assert_int_equal(stats_of(&w).pageable_bytes, 0);
     world_close(&w);
+}
+
+/* Whichever of its events meets that: the block is still the caller's. */
+TEST(a_pack_tells_of_a_lost_device)
+{
+    enum { LOST = 719, EVENTS = 3 }; /* of the value, of the block, of the copy */
+    const char *record = strncmp(name, "hip", 3) == 0 ? "hipEventRecord" : "cuEventRecord";
+    int struck = refuses();
+    limit_pins(&(memopt_offloader_options){0}, UINT64_MAX);
+    for (int n = 1; struck; n++) {
+        memopt_ticket ticket = 0;
+        world w = open_on(NULL);
+        void *block = filled_block(&w, sizes[0], 1, w.s);
+        OK(memopt_device_sync(w.device));
+        driver_of(name)->fail_at(record, n, LOST);
+        memopt_status status = memopt_offloader_pack(w.offloader, block, sizes[0], w.s, &ticket);
+        struck = driver_of(name)->pending() == 0;
+        driver_of(name)->fail_at(record, 0, LOST);
+        assert_int_equal(status, struck ? MEMOPT_DEVICE_LOST : MEMOPT_OK);
+        OK(struck ? memopt_allocator_free(w.allocator, block)
+                  : memopt_offloader_release(w.offloader, ticket, w.s));
+        assert_int_equal(stats_of(&w).host_bytes_used, 0);
+        OK(memopt_offloader_destroy(w.offloader));
+        OK(memopt_allocator_destroy(w.allocator));
+        OK(memopt_stream_destroy(w.device, w.s));
+        OK(memopt_stream_destroy(w.device, w.t));
+        OK(memopt_device_close(w.device));
+        assert_true(struck || n == EVENTS + 1);
+    }
 }
 
 int main(int argc, char **argv)

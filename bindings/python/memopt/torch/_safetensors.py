@@ -13,6 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 import torch
 
+_INDEX = ".safetensors.index.json"
 #: The reference implementation's bound.
 _MOST_HEADER_BYTES = 100_000_000
 #: torch's own bound.
@@ -98,6 +99,39 @@ def read_index(path: str) -> Dict[str, str]:
                 "%s: tensor %r is in %r, which is not the name of a file in the same folder" % (path, name, file_name)
             )
     return {name: os.path.join(folder, file_name) for name, file_name in files.items()}
+
+
+def entries_of(path: str) -> Dict[str, Entry]:
+    """The tensors of a checkpoint by name: of a file, of an index, or of a folder with either."""
+    if os.path.isdir(path):
+        path = _file_in(path)
+    if not path.endswith(".json"):
+        return read_header(path)
+    files = read_index(path)
+    shards = {file: read_header(file) for file in sorted(set(files.values()))}
+    result = {}
+    for name, file in files.items():
+        if name not in shards[file]:
+            raise ValueError("%s: tensor %r is not in %s" % (path, name, file))
+        result[name] = shards[file][name]
+    return result
+
+
+def _file_in(folder: str) -> str:
+    names = sorted(os.listdir(folder))
+    for preferred in ("model" + _INDEX, "model.safetensors"):
+        if preferred in names:
+            return os.path.join(folder, preferred)
+    for ending in (_INDEX, ".safetensors"):
+        found = [name for name in names if name.endswith(ending)]
+        if len(found) == 1:
+            return os.path.join(folder, found[0])
+        if found:
+            raise ValueError(
+                "%s: there are %d files *%s (%s, …) and no model%s; name one"
+                % (folder, len(found), ending, found[0], ending)
+            )
+    raise FileNotFoundError("%s: the folder has no file *.safetensors" % folder)
 
 
 def _read(descriptor: int, offset: int, count: int) -> bytes:

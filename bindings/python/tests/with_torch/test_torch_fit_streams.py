@@ -14,7 +14,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting import _arenas, _costs, _streaming, _streams
+from memopt.torch.fitting import _arenas, _costs, _places, _planning, _streaming, _streams
 from memopt.torch.streaming._parts import MIN_BYTES
 
 #: What a layer of the stack takes in an arena.
@@ -257,6 +257,29 @@ def test_weights_by_name(streams):
     fit.load_weights(state)
     assert (fit.stream is not None) == streams and fit.measured <= fit.budget
     assert same(run(model, step), expected) and fit.unplanned == 0
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_weights_by_name_beside_a_host(monkeypatch, streams):
+    """Values move there, planned without weights and at work, within what streamed weights leave of it."""
+    room = 2 << 20
+    for name, value in (("CARD_LINK", 1e18), ("cost_of_moving", lambda device: _places.Cost(0.0, 1e18))):
+        monkeypatch.setattr(_planning, name, value)
+    expected = run(*small_llama())
+    model, step = small_llama()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    without_values(model)
+    parts = [p.nbytes for p in model.model.layers.parameters() if not p.requires_grad and p.nbytes >= MIN_BYTES]
+    weights = sum(parts) if streams else 0
+    whole = mt.fit(model, None, step, budget="1GiB", host=room)
+    whole.remove()
+    budget = (whole._now.planner.solve(0, room).peak * 3 + whole.plain_bytes) // 4 - weights * 3 // 4
+    fit = mt.fit(model, None, step, budget=budget, host=room + weights, allow=("stream",) if streams else ())
+    assert fit.measured is None and weights < fit.host_bytes <= room + weights
+    fit.load_weights(state)
+    assert (fit.stream is not None) == streams and weights < fit.host_bytes <= room + weights
+    assert same(run(model, step), expected) and fit.unplanned == 0 and fit.measured <= budget
+    assert 0 < fit._applied.packer.stats()["host_bytes_peak"] <= room
 
 
 def test_another_shape_in_a_smaller_arena(monkeypatch):

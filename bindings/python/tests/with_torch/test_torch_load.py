@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import memopt.torch as mt
-from memopt.torch import load as load_module
+from memopt.torch import _loading
 from load_support import (  # noqa: F401
     NAMES,
     Model,
@@ -101,7 +101,7 @@ def test_every_type(tmp_path, device, stored, wanted):
 
 
 def test_tensors_of_many_pieces(tmp_path, device, monkeypatch):
-    monkeypatch.setattr(load_module, "_PIECE", 64)
+    monkeypatch.setattr(_loading, "PIECE", 64)
     tensors = {"a": torch.randn(1001), "b": torch.randn(16).double(), "c": torch.arange(300)}
     tensors["d"] = torch.zeros(0, 4)
     model = nn.Module()

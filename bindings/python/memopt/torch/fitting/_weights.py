@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple, Union
 import torch
 
 from .. import _safetensors
-from ..load import _entries_of, _load, _Reader, _renewed, _Slot, _slots_of, _Task
+from .._loading import Reader, Slot, Task, load_one, renewed, slots_of
 
 #: A safetensors file, its index or a folder; or tensors by name, as state_dict() gives them.
 Weights = Union[str, "os.PathLike[str]", Mapping[str, torch.Tensor]]
@@ -22,15 +22,15 @@ class Found(NamedTuple):
     """A tensor of the model, and its value: a tensor, or an entry of a file."""
 
     name: str
-    slot: _Slot
+    slot: Slot
     value: Any
 
 
 def find(model: torch.nn.Module, weights: Weights, rename: Callable[[str], str]) -> List[Found]:
     """The model's tensors that have values in the weights. Raises where one on the meta device has none, or where
     shapes differ; the model is not changed."""
-    values: Mapping[str, Any] = weights if isinstance(weights, Mapping) else _entries_of(os.fspath(weights))
-    slots = _slots_of(model)
+    values: Mapping[str, Any] = weights if isinstance(weights, Mapping) else _safetensors.entries_of(os.fspath(weights))
+    slots = slots_of(model)
     found: Dict[int, Found] = {}
     for name, slot in slots.items():
         if rename(name) in values:
@@ -57,17 +57,17 @@ def load(model: torch.nn.Module, found: List[Found], device: torch.device) -> No
     for tensor in (*model.parameters(), *model.buffers()):
         if not tensor.is_meta and tensor.device != device and not hasattr(tensor, "_memopt_write"):
             tensor.data = tensor.data.to(device)
-    slots, reader = _slots_of(model), _Reader()  # parameters of streamed layers are new ones
+    slots, reader = slots_of(model), Reader()  # parameters of streamed layers are new ones
     try:
         for name, _, value in sorted(found, key=_place):
             slot = slots[name]
             if isinstance(value, _safetensors.Entry):
                 dtype = slot.tensor.dtype
-                _load(_Task(slot, value), reader, dtype if dtype.is_floating_point else None, device)
+                load_one(Task(slot, value), reader, dtype if dtype.is_floating_point else None, device)
             elif hasattr(slot.tensor, "_memopt_write"):
                 slot.tensor._memopt_write(value)
             else:
-                (_renewed(slot, slot.tensor.dtype, device) if slot.tensor.is_meta else slot.tensor).copy_(value)
+                (renewed(slot, slot.tensor.dtype, device) if slot.tensor.is_meta else slot.tensor).copy_(value)
     finally:
         reader.close()
 

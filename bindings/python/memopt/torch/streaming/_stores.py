@@ -13,7 +13,6 @@ from ... import errors
 from ..._abi import Status
 from ...sizes import format_size
 from .. import _safetensors
-from ..load import _entries_of
 from ._arena import Arena
 from ._parts import Part, rounded
 
@@ -122,7 +121,7 @@ class CheckpointStore:
 
     def __init__(self, path: str, parts: List[Part]) -> None:
         self.where = path
-        entries = _entries_of(path)
+        entries = _safetensors.entries_of(path)
         prefix = _prefix(path, entries, parts)
         self._entries = {part: entries[prefix + part.name] for part in parts}
         for part, entry in self._entries.items():
