@@ -1,4 +1,4 @@
-"""reStructuredText."""
+"""What both writers of reference pages have in common: reStructuredText."""
 import re
 
 JOIN = "\ue000"  # between markup and what stands beside it; "\\ " in a file
