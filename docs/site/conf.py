@@ -13,7 +13,6 @@ project = "libmemopt"
 copyright = "the libmemopt authors"
 extensions = ["myst_parser", "breathe"]
 exclude_patterns = ["README.md"]
-language = "en"
 breathe_default_project = "memopt"  # build.py knows its folder
 breathe_domain_by_extension = {"h": "c"}
 breathe_order_parameters_first = True
@@ -61,18 +60,17 @@ def lead_links(app, tree):
     """Links to folders go to the README.md there, those to headers to their pages; links to other files of
     the repository are text. What is no file is left, and so MyST's error."""
     docname = app.env.docname
-    for kind in (addnodes.pending_xref, addnodes.download_reference):
-        for node in list(tree.findall(kind)):
-            if node.get("reftype") != "myst" or node.get("refdomain"):
-                continue
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node["reftarget"]))
-            header = HEADER.fullmatch(path)
-            if path + "/README" in app.env.found_docs:
-                to_page(node, docname, path + "/README")
-            elif header and "c/" + header[1] in app.env.found_docs:
-                to_page(node, docname, "c/" + header[1])
-            elif (ROOT / path).exists():
-                node.replace_self(node.children)
+    for node in list(tree.findall(addnodes.pending_xref)):
+        if node["reftype"] != "myst" or node["refdomain"]:
+            continue
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node["reftarget"]))
+        header = HEADER.fullmatch(path)
+        if path + "/README" in app.env.found_docs:
+            to_page(node, docname, path + "/README")
+        elif header and "c/" + header[1] in app.env.found_docs:
+            to_page(node, docname, "c/" + header[1])
+        elif (ROOT / path).exists():
+            node.replace_self(node.children)
 
 
 def code_of_references(app, tree):

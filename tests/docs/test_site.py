@@ -38,7 +38,6 @@ BAD = {
     '<a href="#gone">x</a>': "#gone names no anchor",
     '<a href="../x.html">x</a>': "leads out of the site",
     '<img src="x.png"/>': "x.png leads nowhere",
-    '<object data="x.svg"></object>': "x.svg leads nowhere",
     '<a href="b.html#id7">x</a>': "b.html#id7 is a number",
     "in /home/me/memopt/docs": "names the folder /home/me/memopt",
 }
