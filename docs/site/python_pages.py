@@ -4,7 +4,7 @@ torch need be there.
 
 A page has the names of its module's __all__, or its public functions and classes. Methods and
 attributes that come from a class without a page are listed with the class that inherits them. A
-docstring is text with `code`, roles of Sphinx, indented code, lists, and "Args:" or "Raises:".
+docstring is text with `code`, roles of Sphinx, indented code, lists of "- ", and sections that napoleon reads.
 """
 import ast
 import copy
@@ -17,6 +17,7 @@ import textwrap
 import types
 
 import rst
+from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.pycode import ModuleAnalyzer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ MODULES = ("memopt.optim", "memopt", "memopt.torch.optim", "memopt.torch", "memo
            "memopt.torch.sharing", "memopt.torch.deepspeed", "memopt.torch.monitor", "memopt.plan",
            "memopt.tools")  # fmt: skip
 INLINE = re.compile(r":[a-z]+:`([^`]+)`|``(.+?)``|`([^`\n]+)`", re.S)
-FIELDS = {"Args:": "param ", "Raises:": "raises ", "Returns:": "returns"}
+NAPOLEON = Config()
 
 
 class Module:
@@ -165,7 +166,7 @@ class Pages:
             words = found[1] or found[2] or found[3]
             parts.append(self.link(" ".join(words.split()), scope))
             end = found.end()
-        return " ".join("".join([*parts, rst.plain(text[end:])]).split())
+        return "".join([*parts, rst.plain(text[end:])])
 
     def prose(self, text, scope):
         """A docstring."""
@@ -175,43 +176,12 @@ class Pages:
                 part = parts.pop() + "\n\n" + part  # an empty line in code
             parts.append(part)
         for part in parts:
-            rows = part.split("\n")
-            if rows[0].startswith("    "):
-                rows = textwrap.dedent(part).split("\n")
-                lines += rst.directive("code-block", "python", rows)
-            elif rows[0] in FIELDS:
-                lines += [*self.fields(rows, scope), ""]
+            if part.startswith("    "):
+                lines += rst.directive("code-block", "python", textwrap.dedent(part).split("\n"))
             else:
-                lines += [*self.items(rows, scope), ""]
+                text = self.inline(part, scope).replace("\n- ", "\n\n- ")
+                lines += [*GoogleDocstring(text, NAPOLEON).lines(), ""]
         return lines
-
-    def items(self, rows, scope):
-        """A paragraph, or a list."""
-        found = []
-        for row in rows:
-            if row.startswith(("- ", "* ")) or not found:
-                found.append(row)
-            else:
-                found[-1] += " " + row.strip()
-        lines = []
-        for item in found:
-            if item.startswith(("- ", "* ")):
-                lines.append("- " + self.inline(item[2:], scope))
-            else:
-                lines.append(self.inline(item, scope))
-        return lines
-
-    def fields(self, rows, scope):
-        kind, items = FIELDS[rows[0].strip()], []
-        least = min(len(row) - len(row.lstrip()) for row in rows[1:])
-        for row in rows[1:]:
-            if len(row) - len(row.lstrip()) == least:
-                items.append(row.strip())
-            else:
-                items[-1] += " " + row.strip()
-        for item in items:
-            name, _, words = item.partition(": ") if kind != "returns" else ("", "", item)
-            yield from rst.field(kind + name, [self.inline(words, scope)])
 
     # --- objects --------------------------------------------------------------------------------------
 
@@ -325,6 +295,6 @@ def write(out):
     lines += ["``import memopt`` needs only Python's standard library, ``memopt.torch`` PyTorch.", ""]
     for name in names:
         about = ast.get_docstring(Module.named(name).tree) or ""
-        lines += [":doc:`/python/%s`" % name, *rst.indented([pages.inline(about.split("\n\n")[0], name)])]
+        lines += [":doc:`/python/%s`" % name, *rst.indented(pages.inline(about.split("\n\n")[0], name).split("\n"))]
     lines += ["", *rst.directive("toctree", "", ["/python/" + name for name in names], hidden="")]
     rst.write(out / "python" / "index.rst", lines)

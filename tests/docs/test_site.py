@@ -119,12 +119,15 @@ assert named == [".. doxygenstruct:: memopt_s", ".. doxygentypedef:: memopt_t", 
 pages = python_pages.Pages()
 for text, expected in {
     "Takes `x` and\na_b.\n\n    a = 1\n\n    b = 2\n": [
-        "Takes ~``x``~ and a\\_b.", "", ".. code-block:: python", "", "   a = 1", "", "   b = 2"],
-    "Args:\n    x: so\n        much\n": [":param x: so much"],
+        "Takes ~``x``~ and", "a\\_b.", "", ".. code-block:: python", "", "   a = 1", "", "   b = 2"],
+    "Lists\n- a\n- b\n\nArgs:\n    x: c\n": ["Lists", "", "- a", "", "- b", "", ":param x: c"],
     ":class:`Region`, `nothing`": ["~:py:obj:`Region <memopt.Region>`~, ~``nothing``~"],
 }.items():  # fmt: skip
     lines = "\n".join(pages.prose(text, "memopt")).replace(python_pages.rst.JOIN, "~").strip().split("\n")
     assert lines == expected, (text, lines)
+with tempfile.TemporaryDirectory() as folder:
+    python_pages.rst.write(pathlib.Path(folder) / "a", [pages.inline("`a`\nb `c`d", "memopt")])
+    assert (pathlib.Path(folder) / "a").read_text(encoding="utf-8") == "\\ ``a``\nb \\ ``c``\\ d\n"
 text = "\n".join(pages.page("memopt.torch.optim"))
 assert "AdamW8bit(params, lr=0.001" in text and ":param paged: " in text
 
