@@ -11,7 +11,6 @@ import sys
 
 import c_pages
 import picture
-import python_pages
 
 SITE = pathlib.Path(__file__).resolve().parent
 ROOT = SITE.parents[1]
@@ -30,6 +29,7 @@ def copy(pages):
 def main(out, doxygen, version):
     try:
         import breathe, furo, myst_parser  # noqa: E401, F401
+        import python_pages
         from sphinx.cmd.build import main as sphinx
     except ImportError as error:
         return "the site needs Sphinx, myst-parser, Breathe and furo (./setup installs them): %s" % error
