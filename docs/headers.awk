@@ -1,5 +1,5 @@
 # What Doxygen reads of a public header: the status X-macro as documented enumerators, and
-# "@retval A, B text" as one entry for each.
+# "@retval A, B or C text" as Doxygen writes it: "@retval A,B,C text".
 /^ +X\([A-Z_]+, [0-9]+, ".*"\)/ {
     row = $0
     sub(/^ +X\(/, "", row)
@@ -16,19 +16,16 @@
     print "/** @cond INTERNAL */"
     next
 }
-/@retval MEMOPT_[A-Z_]+(,| or) #?MEMOPT_/ {
+/@retval [A-Z_]+(,| or)/ {
     line = $0
-    while (match(line, /@retval MEMOPT_[A-Z_]+(,| or) /)) {
-        name = substr(line, RSTART + 8, RLENGTH - 8)
-        sub(/(,| or) $/, "", name)
-        rest = substr(line, RSTART + RLENGTH)
-        text = rest
-        while (sub(/^#?MEMOPT_[A-Z_]+(,| or) */, "", text))
-            ;
-        sub(/^#?MEMOPT_[A-Z_]+ */, "", text)
-        print " * @retval " name " " text
-        sub(/^#/, "", rest)
-        line = " * @retval " rest
+    if (line ~ /@retval [A-Z_#, or]+(,| or)$/ && (getline more) > 0) {
+        sub(/^ *\* */, "", more)
+        line = line " " more
+    }
+    while (match(line, /@retval [A-Z_,]+(,| or) #?MEMOPT_/)) {
+        names = substr(line, RSTART, RLENGTH)
+        sub(/(,| or) #?MEMOPT_$/, ",MEMOPT_", names)
+        line = substr(line, 1, RSTART - 1) names substr(line, RSTART + RLENGTH)
     }
     print line
     next

@@ -1,7 +1,7 @@
 """Builds the site: build.py OUT DOXYGEN VERSION writes OUT/html.
 
-OUT/pages gets a copy of what the site has of the repository, and the pages of the interfaces: those of C
-from what Doxygen says of the headers (OUT/Doxyfile), those of Python from its sources. Warnings of
+OUT/pages gets a copy of what the site has of the repository, and the pages of the interfaces: those of C name
+what Breathe finds in Doxygen's XML (OUT/Doxyfile), those of Python have the text of its sources. Warnings of
 Doxygen and of Sphinx are errors.
 """
 import pathlib
@@ -11,7 +11,6 @@ import sys
 
 import c_pages
 import picture
-import python_pages
 
 SITE = pathlib.Path(__file__).resolve().parent
 ROOT = SITE.parents[1]
@@ -29,10 +28,11 @@ def copy(pages):
 
 def main(out, doxygen, version):
     try:
-        import furo, myst_parser  # noqa: E401, F401
+        import breathe, furo, myst_parser  # noqa: E401, F401
+        import python_pages
         from sphinx.cmd.build import main as sphinx
     except ImportError as error:
-        return "the site needs Sphinx, myst-parser and furo (./setup installs them): %s" % error
+        return "the site needs Sphinx, myst-parser, Breathe and furo (./setup installs them): %s" % error
     for name in ("pages", "xml", "doxygen", "html", "doctrees"):
         shutil.rmtree(out / name, ignore_errors=True)
     if subprocess.run([doxygen, str(out / "Doxyfile")], cwd=ROOT, check=False).returncode:
@@ -41,8 +41,9 @@ def main(out, doxygen, version):
     copy(pages)
     c_pages.write(out / "xml", pages)
     python_pages.write(pages)
-    options = ["-q", "-W", "--keep-going", "-D", "release=" + version, "-d", str(out / "doctrees")]
-    return sphinx([*options, "-c", str(SITE), "-b", "html", str(pages), str(out / "html")])
+    settings = ["-D", "release=" + version, "-D", "breathe_projects.memopt=%s" % (out / "xml")]
+    options = ["-q", "-W", "--keep-going", "-d", str(out / "doctrees")]
+    return sphinx([*options, *settings, "-c", str(SITE), "-b", "html", str(pages), str(out / "html")])
 
 
 if __name__ == "__main__":

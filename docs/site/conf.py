@@ -11,9 +11,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 project = "libmemopt"
 copyright = "the libmemopt authors"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "breathe"]
 exclude_patterns = ["README.md"]
-language = "en"
+breathe_default_project = "memopt"  # build.py knows its folder
+breathe_domain_by_extension = {"h": "c"}
+breathe_order_parameters_first = True
+breathe_show_define_initializer = True
+breathe_show_enumvalue_initializer = True
 smartquotes = False  # -- begins an option
 nitpicky = True
 nitpick_ignore_regex = [
@@ -35,7 +39,8 @@ html_css_files = ["site.css"]
 
 #: The pages below a README.md, which lists them in its own way.
 BELOW = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
-NAME = re.compile(r"(memopt_\w+|MEMOPT_[A-Z]\w+)(\(\))?")
+NAME = re.compile(r"(memopt_\w+(?:::\w+)?|MEMOPT_[A-Z]\w+)(\(\))?")
+HEADER = re.compile(r"(?:.*/)?include/memopt/(.*)\.h")
 
 
 def add_contents(app, docname, source):
@@ -55,30 +60,43 @@ def lead_links(app, tree):
     """Links to folders go to the README.md there, those to headers to their pages; links to other files of
     the repository are text. What is no file is left, and so MyST's error."""
     docname = app.env.docname
-    for kind in (addnodes.pending_xref, addnodes.download_reference):
-        for node in list(tree.findall(kind)):
-            if node.get("reftype") != "myst" or node.get("refdomain"):
-                continue
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node["reftarget"]))
-            header = re.fullmatch(r"(?:.*/)?include/memopt/(.*)\.h", path)
-            if path + "/README" in app.env.found_docs:
-                to_page(node, docname, path + "/README")
-            elif header and "c/" + header[1] in app.env.found_docs:
-                to_page(node, docname, "c/" + header[1])
-            elif (ROOT / path).exists():
-                node.replace_self(node.children)
+    for node in list(tree.findall(addnodes.pending_xref)):
+        if node["reftype"] != "myst" or node["refdomain"]:
+            continue
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node["reftarget"]))
+        header = HEADER.fullmatch(path)
+        if path + "/README" in app.env.found_docs:
+            to_page(node, docname, path + "/README")
+        elif header and "c/" + header[1] in app.env.found_docs:
+            to_page(node, docname, "c/" + header[1])
+        elif (ROOT / path).exists():
+            node.replace_self(node.children)
+
+
+def code_of_references(app, tree):
+    """What Doxygen refers to becomes code that link_names() sees: Breathe's addresses have Doxygen's hashes."""
+    for node in list(tree.findall(addnodes.pending_xref)):
+        if node["reftype"] == "ref" and app.env.docname.startswith("c/"):
+            node.replace_self(nodes.literal("", node.astext()))
 
 
 def link_names(app, tree):
-    """Code that is a name of the C interface becomes a link to it."""
+    """Code that is a name of the C interface, or one of its headers, becomes a link to it."""
     for node in list(tree.findall(nodes.literal)):
         found = NAME.fullmatch(node.astext())
-        if found and isinstance(node.parent, (nodes.paragraph, nodes.entry)):
+        header = HEADER.fullmatch("include/" + node.astext())
+        around = node.parent.parent if isinstance(node.parent, nodes.inline) else node.parent
+        if not isinstance(around, (nodes.paragraph, nodes.entry)):
+            continue
+        if found:
+            name = found[1].replace("::", ".")
             link = addnodes.pending_xref(
-                "", refdomain="c", reftype="identifier", reftarget=found[1], refdoc=app.env.docname, perhaps=True
+                "", refdomain="c", reftype="identifier", reftarget=name, refdoc=app.env.docname, perhaps=True
             )
             node.replace_self(link)
             link += node
+        elif header and "c/" + header[1] in app.env.found_docs:
+            to_page(node, app.env.docname, "c/" + header[1])
 
 
 def draw_dashes(app, tree):
@@ -121,6 +139,7 @@ def missing(app, env, node, content):
 def setup(app):
     app.connect("source-read", add_contents)
     app.connect("doctree-read", lead_links)
+    app.connect("doctree-read", code_of_references)
     app.connect("doctree-read", link_names)
     app.connect("doctree-read", draw_dashes)
     app.connect("env-check-consistency", find_page_titles)

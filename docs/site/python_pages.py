@@ -4,7 +4,7 @@ torch need be there.
 
 A page has the names of its module's __all__, or its public functions and classes. Methods and
 attributes that come from a class without a page are listed with the class that inherits them. A
-docstring is text with `code`, roles of Sphinx, indented code, lists, and "Args:" or "Raises:".
+docstring is text with `code`, roles of Sphinx, indented code, lists of "- ", and sections that napoleon reads.
 """
 import ast
 import copy
@@ -17,6 +17,8 @@ import textwrap
 import types
 
 import rst
+from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACES = [ROOT / "bindings" / "python", ROOT / "extras" / "tools" / "python", ROOT / "extras" / "planner" / "python"]
@@ -24,8 +26,8 @@ PLACES = [ROOT / "bindings" / "python", ROOT / "extras" / "tools" / "python", RO
 MODULES = ("memopt.optim", "memopt", "memopt.torch.optim", "memopt.torch", "memopt.torch.blocks", "memopt.torch.bnb",
            "memopt.torch.sharing", "memopt.torch.deepspeed", "memopt.torch.monitor", "memopt.plan",
            "memopt.tools")  # fmt: skip
-INLINE = re.compile(r":(?:py:)?[a-z]+:`~?([^`]+)`|``(.+?)``|`([^`\n]+)`", re.S)
-FIELDS = {"Args:": "param ", "Raises:": "raises ", "Returns:": "returns", "Attributes:": "var "}
+INLINE = re.compile(r":[a-z]+:`([^`]+)`|``(.+?)``|`([^`\n]+)`", re.S)
+NAPOLEON = Config()
 
 
 class Module:
@@ -35,8 +37,10 @@ class Module:
 
     def __init__(self, name, path):
         self.name, self.path = name, path
-        self.lines = path.read_text(encoding="utf-8").split("\n")
-        self.tree = ast.parse("\n".join(self.lines))
+        text = path.read_text(encoding="utf-8")
+        self.tree = ast.parse(text)
+        #: Of a class ("" for none) and a name: the lines with #: before or behind it.
+        self.comments = ModuleAnalyzer.for_string(text, name).find_attr_docs()
 
     @classmethod
     def named(cls, name):
@@ -73,30 +77,20 @@ class Module:
                     if name == (alias.asname or alias.name) or alias.name == "*":
                         found = self.source(node, name if alias.name == "*" else alias.name) or found
         for node in self.tree.body:
-            targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", ())
+            targets = getattr(node, "targets", ())
             names = [x.id for t in targets for x in ast.walk(t) if isinstance(x, ast.Name)]
             if getattr(node, "name", None) == name or name in names:
                 found = self, node
         return found
 
     def source(self, node, name):
-        """What an import brings: a name of a module, or a module."""
+        """What an import brings: a name of a module."""
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
         for _ in range(node.level - 1):
             package = package.rpartition(".")[0]
         base = ".".join(filter(None, [package if node.level else "", node.module]))
         module = Module.named(base)
-        inner = Module.named(base + "." + name)
-        return (module and module.find(name)) or (inner and (inner, inner.tree))
-
-    def comment(self, node):
-        """The lines that begin with #: before a node, or that word behind it."""
-        behind = self.lines[node.end_lineno - 1].partition("#:")[2].strip()
-        lines, k = [], node.lineno - 2
-        while k >= 0 and self.lines[k].strip().startswith("#:"):
-            lines.insert(0, self.lines[k].strip()[2:].strip())
-            k -= 1
-        return "\n".join(lines) or behind
+        return module and module.find(name)
 
 
 def optimizers():
@@ -104,22 +98,14 @@ def optimizers():
     and its module. None if it is no optimizer."""
     package = types.ModuleType("memopt")  # without its __init__, which loads the library
     package.__path__ = [str(PLACES[0] / "memopt")]
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "memopt"}
     sys.modules["memopt"] = package
-    try:
-        rules = importlib.import_module("memopt.rules")
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "memopt"]:
-            del sys.modules[name]
-        sys.modules.update(before)
+    rules = importlib.import_module("memopt.rules")
 
     class Base:
         def __init_subclass__(cls, **_):
             pass
 
     def described(name, text, module):
-        if not module.endswith(".optim"):
-            return None
         if name in rules.RULES:
             rule, states = rules.RULES[name], "fp32"
         else:
@@ -180,62 +166,29 @@ class Pages:
             words = found[1] or found[2] or found[3]
             parts.append(self.link(" ".join(words.split()), scope))
             end = found.end()
-        return " ".join("".join([*parts, rst.plain(text[end:])]).split())
+        return "".join([*parts, rst.plain(text[end:])])
 
     def prose(self, text, scope):
         """A docstring."""
         lines, parts = [], []
         for part in re.split(r"\n[ \t]*\n", inspect.cleandoc(text or "")):
             if parts and part.startswith("    ") and parts[-1].startswith("    "):
-                parts[-1] += "\n\n" + part  # an empty line in code
-            else:
-                parts.append(part)
+                part = parts.pop() + "\n\n" + part  # an empty line in code
+            parts.append(part)
         for part in parts:
-            rows = part.split("\n")
-            if rows[0].startswith("    "):
-                rows = textwrap.dedent(part).split("\n")
-                lines += rst.directive("code-block", "python", rows)
-            elif rows[0] in FIELDS:
-                lines += [*self.fields(rows, scope), ""]
+            if part.startswith("    "):
+                lines += rst.directive("code-block", "python", textwrap.dedent(part).split("\n"))
             else:
-                lines += [*self.items(rows, scope), ""]
+                text = self.inline(part, scope).replace("\n- ", "\n\n- ")
+                lines += [*GoogleDocstring(text, NAPOLEON).lines(), ""]
         return lines
-
-    def items(self, rows, scope):
-        """A paragraph, or a list."""
-        found = []
-        for row in rows:
-            if row.startswith(("- ", "* ")) or not found:
-                found.append(row)
-            else:
-                found[-1] += " " + row.strip()
-        lines = []
-        for item in found:
-            if item.startswith(("- ", "* ")):
-                lines += [""] if lines and not lines[-1].startswith("- ") else []
-                lines.append("- " + self.inline(item[2:], scope))
-            else:
-                lines.append(self.inline(item, scope))
-        return lines
-
-    def fields(self, rows, scope):
-        kind, items = FIELDS[rows[0].strip()], []
-        least = min(len(row) - len(row.lstrip()) for row in rows[1:])
-        for row in rows[1:]:
-            if len(row) - len(row.lstrip()) == least:
-                items.append(row.strip())
-            else:
-                items[-1] += " " + row.strip()
-        for item in items:
-            name, _, words = item.partition(": ") if kind != "returns" else ("", "", item)
-            yield from rst.field(kind + name, [self.inline(words, scope)])
 
     # --- objects --------------------------------------------------------------------------------------
 
     def signature(self, node, bound):
         args = copy.deepcopy(node.args)
         if bound:
-            del (args.posonlyargs or args.args)[0]
+            del args.args[0]
         for arg in ast.walk(args):
             if isinstance(arg, ast.arg):
                 arg.annotation = self.unquoted(arg.annotation)
@@ -248,15 +201,11 @@ class Pages:
         """A type that may be written as text."""
         return ast.parse(kind.value, mode="eval").body if isinstance(getattr(kind, "value", None), str) else kind
 
-    def function(self, name, module, node, scope):
-        about = self.prose(ast.get_docstring(node), scope)
-        return rst.directive("py:function", name + self.signature(node, False), about)
-
     def classes(self, module, node):
         """A class and those of its bases that have no page of their own."""
         yield module, node
         for base in node.bases:
-            found = module.find(re.split(r"[\[(]", ast.unparse(base))[0].split(".")[-1])
+            found = module.find(ast.unparse(base))
             if found and isinstance(found[1], ast.ClassDef) and (found[1].name, id(found[1])) not in self.places:
                 yield from self.classes(*found)
 
@@ -275,47 +224,41 @@ class Pages:
         text = ast.get_docstring(node)
         signature, text = self.optimizer(name, text, scope) or (signature, text)
         lines = self.prose(text, scope)
-        bases = [x for x in map(ast.unparse, node.bases) if not x.startswith("_") and "._" not in x]
+        bases = [x for x in map(ast.unparse, node.bases) if not x.startswith("_")]
         if bases:
             lines += ["Bases: " + ", ".join(self.link(x, scope) for x in bases) + ".", ""]
         return rst.directive("py:class", name + signature, lines + members)
 
     def members(self, module, node, scope):
-        """Names and text of what a class has; of __init__ the arguments."""
+        """Names and text of what a class has; of __init__ the arguments, and the attributes with a comment."""
         for item in node.body:
-            if isinstance(item, ast.FunctionDef):
-                if item.name == "__init__":
-                    yield "__init__", self.signature(item, True)
-                    yield from self.attributes(module, item, scope)
-                elif not item.name.startswith("_"):
-                    yield from self.method(item, scope)
-            elif isinstance(item, (ast.Assign, ast.AnnAssign)):
-                target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]
-                if isinstance(target, ast.Name) and not target.id.startswith("_"):
-                    yield target.id, self.attribute(target.id, module, item, scope)
+            if not isinstance(item, ast.FunctionDef):
+                yield from self.attribute(module, node, item, scope)
+            elif item.name == "__init__":
+                yield "__init__", self.signature(item, True)
+                for inner in ast.walk(item):
+                    yield from self.attribute(module, node, inner, scope)
+            elif not item.name.startswith("_"):
+                yield from self.method(item, scope)
 
-    def attributes(self, module, init, scope):
-        for item in ast.walk(init):
-            if isinstance(item, (ast.Assign, ast.AnnAssign)):
-                target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]
-                if isinstance(target, ast.Attribute) and not target.attr.startswith("_") and module.comment(item):
-                    yield target.attr, self.attribute(target.attr, module, item, scope)
-
-    def attribute(self, name, module, item, scope):
-        options = {}
+    def attribute(self, module, node, item, scope):
+        """The one that a statement makes: a name of the class, or self.name with a comment."""
+        target = item.target if isinstance(item, ast.AnnAssign) else getattr(item, "targets", [None])[0]
+        name = getattr(target, "id", getattr(target, "attr", "_"))
+        about = module.comments.get((node.name, name), ())
+        if name.startswith("_") or not (isinstance(target, ast.Name) and item in node.body or about):
+            return
+        value, options = ast.unparse(item.value) if item.value else "", {}
         if isinstance(item, ast.AnnAssign):
             options["type"] = ast.unparse(item.annotation)
-        value = ast.unparse(item.value) if item.value else ""
-        if re.fullmatch(r"-?\w+|'\w*'", value) and not options:
+        elif re.fullmatch(r"\w+|'\w*'", value):
             options["value"] = value
-        return rst.directive("py:attribute", name, self.prose(module.comment(item), scope), **options)
+        yield name, rst.directive("py:attribute", name, self.prose("\n".join(about), scope), **options)
 
     def method(self, node, scope):
         marks = [ast.unparse(x) for x in node.decorator_list]
-        if any(mark.endswith((".setter", ".deleter", "overload")) for mark in marks):
-            return
         about = self.prose(ast.get_docstring(node), scope)
-        if "property" in marks or "cached_property" in marks:
+        if "property" in marks:
             options = {"type": ast.unparse(node.returns)} if node.returns else {}
             yield node.name, rst.directive("py:property", node.name, about, **options)
             return
@@ -326,10 +269,11 @@ class Pages:
 
     def thing(self, name, module, node, scope):
         if isinstance(node, ast.FunctionDef):
-            return self.function(name, module, node, scope)
+            about = self.prose(ast.get_docstring(node), scope)
+            return rst.directive("py:function", name + self.signature(node, False), about)
         if isinstance(node, ast.ClassDef) or self.optimizer(name, None, scope):
             return self.klass(name, module, node, scope)
-        return rst.directive("py:data", name, self.prose(module.comment(node), scope))
+        return rst.directive("py:data", name, self.prose("\n".join(module.comments.get(("", name), ())), scope))
 
     def page(self, name):
         lines = [*rst.title(name), *rst.directive("py:module", name)]
@@ -351,6 +295,6 @@ def write(out):
     lines += ["``import memopt`` needs only Python's standard library, ``memopt.torch`` PyTorch.", ""]
     for name in names:
         about = ast.get_docstring(Module.named(name).tree) or ""
-        lines += [":doc:`/python/%s`" % name, *rst.indented([pages.inline(about.split("\n\n")[0], name)])]
+        lines += [":doc:`/python/%s`" % name, *rst.indented(pages.inline(about.split("\n\n")[0], name).split("\n"))]
     lines += ["", *rst.directive("toctree", "", ["/python/" + name for name in names], hidden="")]
     rst.write(out / "python" / "index.rst", lines)

@@ -23,12 +23,6 @@ def indented(lines, by="   "):
     return [by + line if line else "" for line in lines]
 
 
-def field(name, lines):
-    """A field of a list, such as a parameter's description."""
-    first = lines[0] if lines else ""
-    return [":%s: %s" % (name, first), *indented(lines[1:])]
-
-
 def directive(name, argument, lines=(), **options):
     rows = ["   :%s: %s" % option for option in options.items()]
     return [".. %s:: %s" % (name, argument), *rows, "", *indented(lines), ""]
@@ -40,5 +34,6 @@ def title(text, line="="):
 
 def write(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(lines).replace(JOIN, "\\ ")
+    # At the end of a line it would be an escaped end.
+    text = re.sub(JOIN + r"(?=\s)", "", "\n".join(lines)).replace(JOIN, "\\ ")
     path.write_text(text.rstrip() + "\n", encoding="utf-8")

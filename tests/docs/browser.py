@@ -1,9 +1,9 @@
 """Opens pages of the built site in a headless Chromium and fails where the browser complains.
 
-    browser.py SITE [PAGE...]
+    browser.py SITE
 
-SITE is served on this machine, since the search reads pages that it finds. Without PAGEs: all of the guide
-and of the interfaces, one of each other kind. Wrong are errors of the console, exceptions, files that do
+SITE is served on this machine, since the search reads pages that it finds. Opened are all of the guide and
+of the interfaces, one of each other kind. Wrong are errors of the console, exceptions, files that do
 not load, pictures without size, an empty menu, and a page that is wider than a window of 400 pixels. Then
 the switch must make the front page dark, and the search find what readers look for. Exit status 77, a
 skip, where there is no Chromium.
@@ -182,12 +182,12 @@ def misused(browser, front):
         yield from ("search.html: " + what for what in said)
 
 
-def main(site, names):
+def main(site):
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         print("no Chromium; apt-get install --no-install-recommends chromium (300 MB) installs one")
         return 77
-    paths = [site / name for name in names] or [x for kind in KINDS for x in sorted(site.glob(kind))]
+    paths = [x for kind in KINDS for x in sorted(site.glob(kind))]
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     front = "http://127.0.0.1:%d/" % server.server_port
@@ -197,7 +197,7 @@ def main(site, names):
         browser.attach()
         pages = [path.relative_to(site).as_posix() for path in paths]
         found = ["%s: %s" % (page, what) for page in pages for what in wrong(browser, front + page)]
-        found += [] if names else misused(browser, front)
+        found += misused(browser, front)
     finally:
         browser.close()
         server.shutdown()
@@ -207,4 +207,4 @@ def main(site, names):
 
 
 if __name__ == "__main__":
-    sys.exit(main(pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]))
+    sys.exit(main(pathlib.Path(sys.argv[1]).resolve()))

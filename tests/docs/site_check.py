@@ -44,17 +44,12 @@ class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
         self.anchors.update(attrs[key] for key in ("id", "name") if attrs.get(key))
-        self.links += [attrs[key] for key in ("href", "src", "data") if attrs.get(key)]
+        self.links += [attrs[key] for key in ("href", "src") if attrs.get(key)]
         if tag in EMPTY:
             return
         hides = tag in NOT_TEXT
         self.open.append((tag, hides))
         self.hidden += hides
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in EMPTY:
-            self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
         if tag not in [name for name, _ in self.open]:
@@ -133,7 +128,7 @@ def check(site, folders):
     pages = {name: Page(text) for name, text in texts.items() if name.endswith(".html")}
     if "index.html" not in pages:
         yield "index.html: there is none"
-    named = re.compile("|".join(r"(?<![\w.])%s(?![\w-])" % re.escape(str(x)) for x in folders) or "$^")
+    named = re.compile("|".join(r"(?<![\w.])%s(?![\w-])" % re.escape(str(x)) for x in folders) or "(?!)")
     for name, text in texts.items():
         found = [*raw(pages[name]), *dead(site, pages, name)] if name in pages else []
         found += ["names the folder %s" % one.group() for one in named.finditer(text)]

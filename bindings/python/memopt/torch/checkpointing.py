@@ -285,14 +285,14 @@ def checkpoint(
 
     As ``torch.utils.checkpoint.checkpoint(…, use_reentrant=False)``, with these differences:
 
-    * Tensors inside lists, tuples, dicts and keyword arguments are kept as inputs as well, so that
+    - Tensors inside lists, tuples, dicts and keyword arguments are kept as inputs as well, so that
       later changes in place are found and outer hooks (save_on_cpu) take them. Those that the
       function changes itself are passed again as it left them, as torch does.
-    * `determinism_check` "default" compares number, shapes, dtypes and devices; "hash" compares
+    - `determinism_check` "default" compares number, shapes, dtypes and devices; "hash" compares
       the contents too, and names the tensor, the line that saved it and the first 4 KiB that
       differ; "none" nothing. Contents that the function changes after they were saved (the running
       statistics of a norm in training) are not compared, nor what ctc_loss saves, which has gaps.
-    * There is no reentrant checkpointing: `use_reentrant` is accepted without effect.
+    - There is no reentrant checkpointing: `use_reentrant` is accepted without effect.
 
     `preserve_rng_state`: the random numbers of both runs are the same, on the CPU and on the GPUs
     of the inputs. `context_fn` gives two context managers, for the first run and the recomputation.
