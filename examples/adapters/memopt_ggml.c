@@ -37,18 +37,6 @@ static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_
     return buffer;
 }
 
-static size_t alignment(ggml_backend_buffer_type_t type)
-{
-    (void)type;
-    return 64;
-}
-
-static bool is_host(ggml_backend_buffer_type_t type)
-{
-    (void)type;
-    return true;
-}
-
 ggml_backend_buffer_type_t memopt_ggml_buffer_type(memopt_allocator *allocator, memopt_tag tag)
 {
     memopt_allocator_info info = MEMOPT_ALLOCATOR_INFO_INIT;
@@ -61,10 +49,9 @@ ggml_backend_buffer_type_t memopt_ggml_buffer_type(memopt_allocator *allocator, 
     if (type == NULL)
         return NULL;
     *(source *)(type + 1) = (source){allocator, tag};
-    type->iface = (struct ggml_backend_buffer_type_i){.get_name = name,
-                                                      .alloc_buffer = alloc_buffer,
-                                                      .get_alignment = alignment,
-                                                      .is_host = is_host};
+    type->iface = ggml_backend_cpu_buffer_type()->iface;
+    type->iface.get_name = name;
+    type->iface.alloc_buffer = alloc_buffer;
     type->device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     type->context = type + 1;
     return type;
