@@ -37,18 +37,6 @@ static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_
     return buffer;
 }
 
-static size_t alignment(ggml_backend_buffer_type_t type)
-{
-    (void)type;
-    return 64;
-}
-
-static bool is_host(ggml_backend_buffer_type_t type)
-{
-    (void)type;
-    return true;
-}
-
 ggml_backend_buffer_type_t memopt_ggml_buffer_type(memopt_allocator *allocator, memopt_tag tag)
 {
     memopt_allocator_info info = MEMOPT_ALLOCATOR_INFO_INIT;
@@ -61,10 +49,9 @@ ggml_backend_buffer_type_t memopt_ggml_buffer_type(memopt_allocator *allocator, 
     if (type == NULL)
         return NULL;
     *(source *)(type + 1) = (source){allocator, tag};
-    type->iface = (struct ggml_backend_buffer_type_i){.get_name = name,
-                                                      .alloc_buffer = alloc_buffer,
-                                                      .get_alignment = alignment,
-                                                      .is_host = is_host};
+    type->iface = ggml_backend_cpu_buffer_type()->iface;
+    type->iface.get_name = name;
+    type->iface.alloc_buffer = alloc_buffer;
     type->device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     type->context = type + 1;
     return type;
@@ -80,8 +67,8 @@ void memopt_ggml_buffer_type_free(ggml_backend_buffer_type_t type)
 struct memopt_ggml_optimizer {
     memopt_device *device;
     memopt_optimizer *optimizer;
-    uint64_t count;
-    struct ggml_tensor **parameters;
+    struct ggml_context *context; /* of the parameters */
+    uint64_t count;               /* of them */
     memopt_tensor *gradients;
 };
 
@@ -102,10 +89,10 @@ static memopt_tensor tensor_of(const struct ggml_tensor *tensor)
     return (memopt_tensor){tensor->data, (uint64_t)ggml_nelements(tensor), dtype};
 }
 
-static memopt_status add_all(memopt_ggml_optimizer *o, struct ggml_context *context)
+static memopt_status add_all(memopt_ggml_optimizer *o)
 {
-    for (struct ggml_tensor *t = ggml_get_first_tensor(context); t != NULL;
-         t = ggml_get_next_tensor(context, t)) {
+    for (struct ggml_tensor *t = ggml_get_first_tensor(o->context); t != NULL;
+         t = ggml_get_next_tensor(o->context, t)) {
         if (!(t->flags & GGML_TENSOR_FLAG_PARAM))
             continue;
         const memopt_tensor tensor = tensor_of(t);
@@ -114,9 +101,10 @@ static memopt_status add_all(memopt_ggml_optimizer *o, struct ggml_context *cont
             memopt_optimizer_add_parameter(o->optimizer, 0, &tensor, NULL, NULL, &index);
         if (status != MEMOPT_OK)
             return status;
-        o->parameters[o->count++] = t;
+        o->count++;
     }
-    return MEMOPT_OK;
+    o->gradients = calloc(o->count + 1, sizeof *o->gradients);
+    return o->gradients != NULL ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
 memopt_status memopt_ggml_optimizer_create(memopt_allocator *allocator,
@@ -126,27 +114,20 @@ memopt_status memopt_ggml_optimizer_create(memopt_allocator *allocator,
                                            memopt_ggml_optimizer **out_optimizer)
 {
     memopt_allocator_info info = MEMOPT_ALLOCATOR_INFO_INIT;
-    uint64_t tensors = 0;
     uint32_t first;
     memopt_status status = memopt_allocator_get_info(allocator, &info);
     if (status != MEMOPT_OK)
         return status;
-    for (struct ggml_tensor *t = ggml_get_first_tensor(parameters); t != NULL;
-         t = ggml_get_next_tensor(parameters, t))
-        tensors++;
     memopt_ggml_optimizer *o = calloc(1, sizeof *o);
     if (o == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     o->device = info.device;
-    o->parameters = calloc(tensors + 1, sizeof(struct ggml_tensor *));
-    o->gradients = calloc(tensors + 1, sizeof *o->gradients);
-    status = o->parameters == NULL || o->gradients == NULL
-                 ? MEMOPT_OUT_OF_HOST_MEMORY
-                 : memopt_optimizer_create(allocator, options, &o->optimizer);
+    o->context = parameters;
+    status = memopt_optimizer_create(allocator, options, &o->optimizer);
     if (status == MEMOPT_OK)
         status = memopt_optimizer_add_group(o->optimizer, group, &first);
     if (status == MEMOPT_OK)
-        status = add_all(o, parameters);
+        status = add_all(o);
     if (status == MEMOPT_OK)
         *out_optimizer = o;
     else
@@ -157,9 +138,13 @@ memopt_status memopt_ggml_optimizer_create(memopt_allocator *allocator,
 memopt_status memopt_ggml_optimizer_step(memopt_ggml_optimizer *o, memopt_ggml_gradient gradient,
                                          void *from, const memopt_step_options *step)
 {
-    for (uint64_t i = 0; i < o->count; i++) {
-        const struct ggml_tensor *g = gradient(from, o->parameters[i]);
-        o->gradients[i] = g == NULL ? (memopt_tensor){NULL, 0, MEMOPT_DTYPE_F32} : tensor_of(g);
+    uint64_t i = 0;
+    for (struct ggml_tensor *t = ggml_get_first_tensor(o->context); t != NULL && i < o->count;
+         t = ggml_get_next_tensor(o->context, t)) {
+        if (!(t->flags & GGML_TENSOR_FLAG_PARAM))
+            continue;
+        const struct ggml_tensor *g = gradient(from, t);
+        o->gradients[i++] = g == NULL ? (memopt_tensor){NULL, 0, MEMOPT_DTYPE_F32} : tensor_of(g);
     }
     memopt_status status = memopt_optimizer_step(o->optimizer, o->gradients, o->count, step, NULL);
     return status == MEMOPT_OK ? memopt_stream_sync(o->device, NULL) : status;
@@ -175,7 +160,6 @@ void memopt_ggml_optimizer_destroy(memopt_ggml_optimizer *o)
     if (o == NULL)
         return;
     memopt_optimizer_destroy(o->optimizer);
-    free(o->parameters);
     free(o->gradients);
     free(o);
 }

@@ -32,8 +32,8 @@ typedef struct ggml_tensor *(*memopt_ggml_gradient)(void *from, struct ggml_tens
 /* ggml_opt keeps them if its opt_period is above 1, or its graphs are not static. */
 struct ggml_tensor *memopt_ggml_gradient_of_opt(void *opt_context, struct ggml_tensor *parameter);
 
-/* Of the tensors of a context that ggml_set_param() has marked: f32, f16 or bf16, contiguous. options: NULL, or as
- * memopt_optimizer_create() takes them. */
+/* Of the tensors of a context that ggml_set_param() has marked: f32, f16 or bf16, contiguous. The context
+ * outlives the optimizer. options: NULL, or as memopt_optimizer_create() takes them. */
 memopt_status memopt_ggml_optimizer_create(memopt_allocator *allocator,
                                            const memopt_optimizer_options *options,
                                            const memopt_optimizer_group *group,

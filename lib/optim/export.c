@@ -38,10 +38,11 @@ static memopt_status flush(sink *s)
  * LEAST_PIECE. */
 static memopt_status place(sink *s, uint64_t bytes, unsigned char **out_at)
 {
-    memopt_status status = bytes > s->room - s->used ? flush(s) : MEMOPT_OK;
+    if (bytes > s->room - s->used)
+        MO_TRY(flush(s));
     *out_at = s->piece + s->used;
     s->used += bytes;
-    return status;
+    return MEMOPT_OK;
 }
 
 static void put_header(const memopt_optimizer *o, unsigned char *at, uint64_t bytes)
@@ -89,23 +90,22 @@ static void put_group(const memopt_optimizer_group *g, uint32_t version, unsigne
 static memopt_status write_head(sink *s)
 {
     const memopt_optimizer *o = s->o;
-    uint32_t version = mo_export_version(o);
+    const uint32_t version = mo_export_version(o);
     unsigned char *at;
-    memopt_status status = place(s, MO_EXPORT_HEADER, &at);
+    MO_TRY(place(s, MO_EXPORT_HEADER, &at));
     put_header(o, at, mo_export_bytes(o));
-    for (uint64_t i = 0; i < o->group_count && status == MEMOPT_OK; i++) {
-        status = place(s, mo_export_group_bytes(version), &at);
+    for (uint64_t i = 0; i < o->group_count; i++) {
+        MO_TRY(place(s, mo_export_group_bytes(version), &at));
         put_group(&o->groups[i], version, at);
     }
-    return status == MEMOPT_OK ? flush(s) : status;
+    return flush(s);
 }
 
 /* The records of parameters from `first` on, as many as fit the piece. */
 static memopt_status write_records(sink *s, uint64_t first, uint64_t count)
 {
     const uint64_t size = mo_export_record_bytes(s->o->is_cut);
-    memopt_status status = MEMOPT_OK;
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         const mo_parameter *p = &s->o->parameters[first + i];
         unsigned char *at = s->piece + i * size;
         mo_put_u64(at, p->tensor.count);
@@ -117,60 +117,45 @@ static memopt_status write_records(sink *s, uint64_t first, uint64_t count)
             mo_put_u64(at + 32, p->first);
             mo_put_u64(at + 40, p->whole);
         }
-        status = memopt_copy(s->o->device, at + 16, p->device.steps, sizeof(uint64_t), s->stream);
+        MO_TRY(memopt_copy(s->o->device, at + 16, p->device.steps, sizeof(uint64_t), s->stream));
     }
-    if (status == MEMOPT_OK)
-        status = memopt_stream_sync(s->o->device, s->stream);
+    MO_TRY(memopt_stream_sync(s->o->device, s->stream));
     for (uint64_t i = 0; i < count; i++)
         mo_export_turn(s->piece + i * size + 16, 8, 8);
     s->used = count * size;
-    return status == MEMOPT_OK ? flush(s) : status;
+    return flush(s);
 }
 
 static memopt_status write_part(sink *s, const mo_state_part *part)
 {
-    memopt_status status = MEMOPT_OK;
-    for (uint64_t done = 0; done < part->padded && status == MEMOPT_OK; done += s->room) {
+    for (uint64_t done = 0; done < part->padded; done += s->room) {
         uint64_t padded = mo_min_u64(s->room, part->padded - done);
         uint64_t bytes = mo_min_u64(padded, part->bytes - done);
         memset(s->piece + bytes, 0, (size_t)(padded - bytes));
-        status =
-            memopt_copy(s->o->device, s->piece, (const char *)part->data + done, bytes, s->stream);
-        if (status == MEMOPT_OK)
-            status = memopt_stream_sync(s->o->device, s->stream);
-        if (status != MEMOPT_OK)
-            break;
+        MO_TRY(
+            memopt_copy(s->o->device, s->piece, (const char *)part->data + done, bytes, s->stream));
+        MO_TRY(memopt_stream_sync(s->o->device, s->stream));
         mo_export_turn(s->piece, bytes, part->word);
         s->used = padded;
-        status = flush(s);
+        MO_TRY(flush(s));
     }
-    return status;
-}
-
-static memopt_status write_states(sink *s)
-{
-    const memopt_optimizer *o = s->o;
-    memopt_status status = MEMOPT_OK;
-    for (uint64_t i = 0; i < o->parameter_count && status == MEMOPT_OK; i++) {
-        mo_state_part parts[MO_EXPORT_PARTS];
-        int n = mo_state_parts(&o->parameters[i], parts);
-        for (int k = 0; k < n && status == MEMOPT_OK; k++)
-            status = write_part(s, &parts[k]);
-    }
-    return status;
+    return MEMOPT_OK;
 }
 
 static memopt_status write_all(sink *s)
 {
-    const uint64_t count = s->o->parameter_count;
-    const uint64_t batch = s->room / mo_export_record_bytes(s->o->is_cut);
-    memopt_status status = write_head(s);
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i += batch)
-        status = write_records(s, i, mo_min_u64(batch, count - i));
-    if (status == MEMOPT_OK)
-        status = write_states(s);
-    if (status != MEMOPT_OK)
-        return status;
+    const memopt_optimizer *o = s->o;
+    const uint64_t count = o->parameter_count;
+    const uint64_t batch = s->room / mo_export_record_bytes(o->is_cut);
+    MO_TRY(write_head(s));
+    for (uint64_t i = 0; i < count; i += batch)
+        MO_TRY(write_records(s, i, mo_min_u64(batch, count - i)));
+    for (uint64_t i = 0; i < count; i++) {
+        mo_state_part parts[MO_EXPORT_PARTS];
+        const int n = mo_state_parts(&o->parameters[i], parts);
+        for (int k = 0; k < n; k++)
+            MO_TRY(write_part(s, &parts[k]));
+    }
     mo_put_u32(s->piece, s->crc);
     mo_put_u32(s->piece + 4, 0);
     s->used = MO_EXPORT_END;
@@ -182,20 +167,16 @@ static memopt_status export_to(memopt_optimizer *o, memopt_export_writer write, 
 {
     sink s = {.o = o, .stream = stream, .write = write, .user = user};
     void *piece = NULL;
-    memopt_status status = mo_paged_check(o, "optimizer export");
+    MO_TRY(mo_paged_check(o, "optimizer export"));
+    MO_TRY(mo_optimizer_use_stream(o, stream));
     s.room = mo_min_u64(PIECE, (mo_export_bytes(o) / LEAST_PIECE + 1) * LEAST_PIECE);
-    if (status == MEMOPT_OK)
-        status = mo_optimizer_use_stream(o, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_host_alloc(o->device, s.room, &piece);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_host_alloc(o->device, s.room, &piece));
     s.piece = piece;
-    status = write_all(&s);
+    memopt_status status = write_all(&s);
     if (status != MEMOPT_OK)
         (void)memopt_device_sync(o->device); /* a copy may still write to the piece */
-    memopt_status freed = memopt_host_free(o->device, piece);
-    return status != MEMOPT_OK ? status : freed;
+    mo_keep_first(&status, memopt_host_free(o->device, piece));
+    return status;
 }
 
 memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *o, memopt_export_writer writer,

@@ -142,7 +142,7 @@ static memopt_status trim(mo_plug_slot *slot, uint64_t target, uint64_t *release
 
 memopt_status memopt_pluggable_trim_to_sync(int32_t device, uint64_t target, uint64_t *out_released)
 {
-    mo_plug_slot *slot;
+    mo_plug_slot *slot = NULL; /* else gcc warns in the one C file */
     uint64_t released = 0;
     MO_TRY(mo_plug_find(device, &slot));
     MO_TRY(trim(slot, target, &released));

@@ -33,8 +33,8 @@ static const memopt_optimizer_group SETTINGS = {.struct_size = sizeof SETTINGS,
                                                 .eps = 1e-8,
                                                 .weight_decay = 0.01};
 
-/* Trains relu(x W) V to y, by ggml's AdamW or ours (its own then changes no bit), and returns the last loss; out_state: bytes of the optimizer's
- * states. */
+/* Trains relu(x W) V to y, by ggml's AdamW or ours (its own then changes no bit), and returns the last loss;
+ * out_state: bytes of the optimizer's states. */
 static float train(memopt_allocator *allocator, int by_ggml, uint32_t format, float *out_weights,
                    uint64_t *out_state)
 {

@@ -18,10 +18,9 @@ int cuStreamSynchronize(void *stream);
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream);
 
 enum { MOST = 256 };
-enum { SEND, RECEIVE, BROADCAST };
 
 static struct call {
-    int kind, peer, bytes;
+    int sends, peer, bytes;
     uint64_t device;
     void *host;
     MPI_Request request;
@@ -63,13 +62,13 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-static ncclResult_t add(int kind, const void *device, size_t bytes, ncclDataType_t type, int peer,
+static ncclResult_t add(int sends, const void *device, size_t bytes, ncclDataType_t type, int peer,
                         cudaStream_t stream)
 {
     if (grouped != 1 || count == MOST || type != ncclUint8 || bytes == 0 || bytes > INT32_MAX)
         return ncclInvalidUsage;
     used = stream;
-    calls[count++] = (struct call){kind, peer, (int)bytes, (uintptr_t)device, malloc(bytes), NULL};
+    calls[count++] = (struct call){sends, peer, (int)bytes, (uintptr_t)device, malloc(bytes), NULL};
     return ncclSuccess;
 }
 
@@ -77,21 +76,14 @@ ncclResult_t ncclSend(const void *from, size_t bytes, ncclDataType_t type, int p
                       ncclComm_t comm, cudaStream_t stream)
 {
     (void)comm;
-    return add(SEND, from, bytes, type, peer, stream);
+    return add(1, from, bytes, type, peer, stream);
 }
 
 ncclResult_t ncclRecv(void *to, size_t bytes, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
     (void)comm;
-    return add(RECEIVE, to, bytes, type, peer, stream);
-}
-
-ncclResult_t ncclBroadcast(const void *from, void *to, size_t bytes, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream)
-{
-    (void)comm;
-    return from == to ? add(BROADCAST, to, bytes, type, root, stream) : ncclInvalidUsage;
+    return add(0, to, bytes, type, peer, stream);
 }
 
 ncclResult_t ncclGroupStart(void)
@@ -107,17 +99,10 @@ static int copy(uint64_t to, uint64_t from, int bytes)
 
 static int begin(struct call *c)
 {
-    int rank, failed = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (c->kind == SEND || (c->kind == BROADCAST && c->peer == rank))
-        failed = copy((uintptr_t)c->host, c->device, c->bytes);
-    if (c->kind == SEND)
-        MPI_Isend(c->host, c->bytes, MPI_BYTE, c->peer, 0, MPI_COMM_WORLD, &c->request);
-    else if (c->kind == RECEIVE)
-        MPI_Irecv(c->host, c->bytes, MPI_BYTE, c->peer, 0, MPI_COMM_WORLD, &c->request);
-    else
-        MPI_Ibcast(c->host, c->bytes, MPI_BYTE, c->peer, MPI_COMM_WORLD, &c->request);
-    return failed;
+    if (!c->sends)
+        return MPI_Irecv(c->host, c->bytes, MPI_BYTE, c->peer, 0, MPI_COMM_WORLD, &c->request);
+    return copy((uintptr_t)c->host, c->device, c->bytes) ||
+           MPI_Isend(c->host, c->bytes, MPI_BYTE, c->peer, 0, MPI_COMM_WORLD, &c->request);
 }
 
 ncclResult_t ncclGroupEnd(void)
@@ -128,7 +113,7 @@ ncclResult_t ncclGroupEnd(void)
         failed |= begin(&calls[i]);
     for (int i = 0; i < count; i++) {
         MPI_Wait(&calls[i].request, MPI_STATUS_IGNORE);
-        if (calls[i].kind != SEND)
+        if (!calls[i].sends)
             failed |= copy(calls[i].device, (uintptr_t)calls[i].host, calls[i].bytes);
         free(calls[i].host);
     }

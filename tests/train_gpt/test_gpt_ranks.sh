@@ -58,11 +58,7 @@ same_weights() {
     cmp -s <(weights "$1") <(weights "$2") || fail "weights of $1 and $2 differ"
 }
 
-optimizer_bytes() {
-    grep -oE '"optimizer":[0-9]+' "$work/$1" | grep -oE '[0-9]+'
-}
-
-# figure NAME RUN: a number of a run's plan.
+# figure NAME RUN: a number that a run printed.
 figure() {
     grep -oE "\"$1\":[0-9]+" "$work/$2" | grep -oE '[0-9]+'
 }
@@ -79,7 +75,7 @@ for ranks; do
     run "$ranks" "of$ranks" "${savers[@]}" --steps 4 --save "$work/of$ranks.states"
     same_losses whole "of$ranks"
     same_weights whole.states "of$ranks.states"
-    share=$(($(optimizer_bytes "of$ranks") * ranks * 100 / $(optimizer_bytes whole)))
+    share=$(($(figure optimizer "of$ranks") * ranks * 100 / $(figure optimizer whole)))
     [ "$share" -le 110 ] || fail "$ranks ranks have $share % of one rank's states"
 
     # Weights that stream, and a budget that keeps three quarters of the values: the same bits.

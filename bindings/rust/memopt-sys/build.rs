@@ -11,9 +11,10 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn words(variable: &str) -> Vec<String> {
+fn words(variable: &str, otherwise: &str) -> Vec<String> {
     println!("cargo:rerun-if-env-changed={}", variable);
-    let value = env::var(variable).unwrap_or_default();
+    let given = env::var(variable).ok().filter(|value| !value.trim().is_empty());
+    let value = given.unwrap_or_else(|| otherwise.to_string());
     value.split_whitespace().map(String::from).collect()
 }
 
@@ -49,20 +50,14 @@ fn compiled(manifest: &Path, out: &Path) {
     let folder = source(manifest, out);
     let target = env::var("TARGET").unwrap();
     let cross = env::var("HOST").unwrap() != target;
-    let tool = |variable: &str, name: &str| {
-        let given = words(variable);
-        match (given.is_empty(), cross) {
-            (false, _) => given,
-            (true, false) => vec![name.to_string()],
-            (true, true) => vec![format!("{}-{}", target.replace("-unknown", ""), name.replace("cc", "gcc"))],
-        }
-    };
-    let (compiler, archiver) = (tool("CC", "cc"), tool("AR", "ar"));
+    let tools = if cross { format!("{}-", target.replace("-unknown", "")) } else { String::new() };
+    let compiler = words("CC", &format!("{}{}", tools, if cross { "gcc" } else { "cc" }));
+    let archiver = words("AR", &format!("{}ar", tools));
     let object = out.join("memopt.o");
     run(Command::new(&compiler[0])
         .args(&compiler[1..])
         .args(["-std=c11", "-O2", "-fPIC", "-c"])
-        .args(words("CFLAGS"))
+        .args(words("CFLAGS", ""))
         .arg(folder.join("memopt.c"))
         .arg("-o")
         .arg(&object));

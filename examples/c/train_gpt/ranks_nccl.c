@@ -108,18 +108,24 @@ static memopt_status end_exchange(exchange *e)
     return status;
 }
 
-/* A group is ended in any case. */
+/* One part of a group, which is ended in any case. */
+static ncclResult_t trade(uint32_t peer, const void *out, uint64_t sent, void *in,
+                          uint64_t received)
+{
+    ncclResult_t result = ncclSuccess;
+    if (sent > 0)
+        result = ncclSend(out, sent, ncclUint8, (int)peer, on.comm, stream());
+    if (received > 0 && result == ncclSuccess)
+        result = ncclRecv(in, received, ncclUint8, (int)peer, on.comm, stream());
+    return result;
+}
+
 static memopt_status send_all(const ranks *r, const exchange *e, const uint64_t *at)
 {
     const uint64_t own = at[r->rank + 1] - at[r->rank];
     ncclResult_t result = ncclGroupStart();
-    for (uint32_t k = 0; k < r->count && result == ncclSuccess; k++) {
-        if (at[k + 1] > at[k])
-            result =
-                ncclSend(e->sent + at[k], at[k + 1] - at[k], ncclUint8, (int)k, on.comm, stream());
-        if (own > 0 && result == ncclSuccess)
-            result = ncclRecv(e->received + own * k, own, ncclUint8, (int)k, on.comm, stream());
-    }
+    for (uint32_t k = 0; k < r->count && result == ncclSuccess; k++)
+        result = trade(k, e->sent + at[k], at[k + 1] - at[k], e->received + own * k, own);
     ncclResult_t ended = ncclGroupEnd();
     return check(result == ncclSuccess ? ended : result, "an exchange");
 }
@@ -163,14 +169,12 @@ memopt_status ranks_wait(ranks_work *work)
 
 static memopt_status gather_all(const ranks *r, unsigned char *all, void *bytes, const uint64_t *at)
 {
-    const uint64_t first = at[r->rank];
-    TRY(memopt_copy(on.device, all + first, (unsigned char *)bytes + first, at[r->rank + 1] - first,
-                    on.stream));
+    const uint64_t first = at[r->rank], own = at[r->rank + 1] - first;
+    TRY(memopt_copy(on.device, all + first, (unsigned char *)bytes + first, own, on.stream));
     ncclResult_t result = ncclGroupStart();
     for (uint32_t k = 0; k < r->count && result == ncclSuccess; k++)
-        if (at[k + 1] > at[k])
-            result = ncclBroadcast(all + at[k], all + at[k], at[k + 1] - at[k], ncclUint8, (int)k,
-                                   on.comm, stream());
+        if (k != r->rank)
+            result = trade(k, all + first, own, all + at[k], at[k + 1] - at[k]);
     ncclResult_t ended = ncclGroupEnd();
     TRY(check(result == ncclSuccess ? ended : result, "a gather"));
     TRY(memopt_copy(on.device, bytes, all, at[r->count], on.stream));

@@ -44,11 +44,11 @@ uint64_t shards_place(const bucket *b, uint32_t index)
     return units_of_all(b->parameters, index) * UNIT;
 }
 
-/* Where the parts of a bucket begin, in bytes of elements of this size. */
+/* Where the parts of a bucket begin, in bytes; a unit has this many. */
 static void find_parts(const shards *s, const bucket *b, uint64_t size)
 {
     for (uint32_t k = 0; k <= s->ranks->count; k++)
-        s->at[k] = b->units * k / s->ranks->count * UNIT * size;
+        s->at[k] = b->units * k / s->ranks->count * size;
 }
 
 /* --- making and ending ------------------------------------------------------------------------ */
@@ -172,7 +172,7 @@ static memopt_status begin_exchange(shards *s, const bucket *b, struct slot *slo
         TRY(memopt_fill(s->memory->device, g->data, 0, bytes, NULL));
     }
     TRY(memory_sync(s->memory));
-    find_parts(s, b, memopt_dtype_size(slot->flat.dtype));
+    find_parts(s, b, UNIT * memopt_dtype_size(slot->flat.dtype));
     return ranks_exchange(s->ranks, slot->flat.data, s->at, slot->received.data, &slot->work);
 }
 
@@ -215,8 +215,6 @@ memopt_status shards_square_sum(shards *s)
     for (uint32_t i = 0; i < s->count; squares += s->buckets[i++].units) {
         square_units(&s->buckets[i], squares);
         find_parts(s, &s->buckets[i], sizeof *squares);
-        for (uint32_t k = 0; k <= s->ranks->count; k++)
-            s->at[k] /= UNIT;
         TRY(ranks_gather(s->ranks, squares, s->at));
         for (uint64_t k = 0; k < s->buckets[i].units; k++)
             total += squares[k];
@@ -239,7 +237,7 @@ static memopt_status gather(shards *s, const bucket *b, int masters, const memop
                             p->own * size, NULL));
     }
     TRY(memory_sync(s->memory));
-    find_parts(s, b, size);
+    find_parts(s, b, UNIT * size);
     return ranks_gather(s->ranks, flat->data, s->at);
 }
 
