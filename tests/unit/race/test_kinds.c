@@ -172,6 +172,16 @@ static void touch_columns(memopt_race *race, uint32_t stream, uint64_t tag, uint
     OK(memopt_race_run(race, stream, tag, &access, 1));
 }
 
+/* A write replaces what it covers. */
+RACE_TEST(covered)
+{
+    for (uint64_t i = 0; i < 8; i++)
+        touch(race, 1, i, WRITE, AT + 16 * i, 16);
+    assert_int_equal(stats_of(race).ranges, 8);
+    touch(race, 1, 9, WRITE, AT, 128);
+    assert_int_equal(stats_of(race).ranges, 1);
+}
+
 /* Pairs that are too large to compare, or have gaps in two dimensions, are no race, and are counted. */
 RACE_TEST(not_compared)
 {
