@@ -147,7 +147,6 @@ memopt_status mo_race_event_record(memopt_race *race, uint32_t stream, uint64_t 
             mo_race_event_drop(race, recorded);
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
-    memset(clock->at, 0, clock->size * sizeof *clock->at);
     memcpy(clock->at, race->actors[stream].clock.at, race->actor_count * sizeof *clock->at);
     *number = recorded;
     return MEMOPT_OK;

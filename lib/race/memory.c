@@ -233,7 +233,7 @@ void mo_race_touch(memopt_race *race, const mo_race_use *use, const mo_race_shap
 {
     visit v = {.race = race, .use = use, .shape = shape, .lo = lo, .hi = hi};
     if (shape != NULL)
-        v.hash = mo_race_shape_hash(shape, lo);
+        v.hash = mo_race_shape_hash(shape);
     mo_span_each(race->ranges, lo, hi, look, &v);
     while (v.dead != NULL) {
         mo_race_range *range = v.dead;

@@ -72,13 +72,11 @@ int mo_race_shape_of(const memopt_race_access *access, mo_race_shape *out_shape,
     return 1;
 }
 
-uint64_t mo_race_shape_hash(const mo_race_shape *shape, uint64_t lo)
+uint64_t mo_race_shape_hash(const mo_race_shape *shape)
 {
-    if (shape->dims == 0)
-        return 0;
-    return mix(mix(mix(mix(shape->more, shape->run), shape->count), shape->stride),
-               lo - shape->origin) |
-           1;
+    return shape->dims == 0
+               ? 0
+               : mix(mix(mix(shape->more, shape->run), shape->count), shape->stride) | 1;
 }
 
 /* Whether a run has a byte in [lo, hi). */

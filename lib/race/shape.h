@@ -16,8 +16,8 @@ typedef struct mo_race_shape {
  * bytes beyond the address space. Pre: access->dims is in range and its arrays are there. */
 int mo_race_shape_of(const memopt_race_access *access, mo_race_shape *out_shape, uint64_t *out_lo,
                      uint64_t *out_hi);
-/* 0 for one run; equal shapes that begin at the same distance from `lo` have equal numbers. */
-uint64_t mo_race_shape_hash(const mo_race_shape *shape, uint64_t lo);
+/* 0 for one run; shapes that differ in nothing but their origin have equal numbers. */
+uint64_t mo_race_shape_hash(const mo_race_shape *shape);
 /* Whether both have a byte of [lo, hi) in common: 1 or 0; -1: not known, or too long to find out.
  * NULL: a shape of one run that covers [lo, hi). */
 int mo_race_shapes_meet(const mo_race_shape *a, const mo_race_shape *b, uint64_t lo, uint64_t hi);

@@ -110,6 +110,20 @@ TEST(test_offload)
     assert_int_equal(with(layer, COUNT(layer), &c).disk_bytes, 40);
 }
 
+/* The host has both values, one after the other. */
+TEST(test_offload_ends)
+{
+    static const memopt_fit_event events[] = {
+        BIRTH(V),   PACK(1, V), DEATH(V), UNPACK(1), RELEASE(1), BIRTH(Y),
+        PACK(2, Y), DEATH(Y),   BACKWARD, UNPACK(2), RELEASE(2),
+    };
+    const memopt_fit_choice both[] = {offload, {MEMOPT_FIT_OFFLOAD, 0, Y, 2, 0, 0, 0, 4}};
+    memopt_fit *fit = NULL;
+    OK(make(events, COUNT(events), both, 2, &fit));
+    assert_int_equal(replayed(fit, (const uint32_t[]){0, 1}, 2).host_bytes, 40);
+    OK(memopt_fit_destroy(fit));
+}
+
 /* A value of two packs is made once where both are unpacked, and twice where the first is gone. */
 TEST(test_shared_value)
 {

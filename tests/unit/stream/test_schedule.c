@@ -89,6 +89,21 @@ TEST(test_expected_order)
     mo_schedule_close(&s);
 }
 
+/* A layer that is needed now takes the place of the one that is needed last. */
+TEST(test_who_goes)
+{
+    const uint32_t order[] = {0, 1, 2, 3};
+    mo_schedule s = scheduled(6 * STEP, 4, 2 * STEP);
+    uint64_t offset;
+    mo_schedule_expect(&s, order, 4);
+    for (uint32_t i = 0; i < 3; i++)
+        mo_schedule_put(&s, i, 2 * STEP * i);
+    mo_schedule_use(&s, 0);
+    assert_true(mo_schedule_place(&s, 3, &offset));
+    assert_true(s.layers[0].goes && !s.layers[1].goes && !s.layers[2].goes);
+    mo_schedule_close(&s);
+}
+
 /* First fit, exactly cut; only those in the way go, and none in use. */
 TEST(test_places)
 {

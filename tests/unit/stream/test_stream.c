@@ -199,24 +199,37 @@ TEST(test_any_program)
     }
 }
 
-/* The next use may change the weights at once: the store has those of the write. */
-TEST(test_written_weights_are_not_overtaken)
+static void fill_layer(streaming *s, int value, int is_written)
 {
-    FOR_SEEDS (seed, 100) {
-        streaming s = open_streaming(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 48 * KIB);
+    void *parts[MOST_PARTS];
+    OK(memopt_streamer_begin(s->streamer, 0, s->w.s, parts));
+    OK(memopt_fill(s->w.device, parts[0], value, PART, s->w.s));
+    if (is_written)
+        OK(memopt_streamer_write(s->streamer, 0, s->w.s));
+    OK(memopt_streamer_end(s->streamer, 0, s->w.s));
+}
+
+/* The store has the weights of the write, although the next use changes them at once, or another layer takes their
+ * place. */
+TEST(test_written_weights_reach_the_store)
+{
+    FOR_SEEDS (seed, 200) {
+        streaming s = open_streaming(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed / 2, 48 * KIB);
         void *parts[MOST_PARTS], *host = NULL;
         add_layer(&s, 1, PART);
-        for (int value = 77; value < 79; value++) {
-            OK(memopt_streamer_begin(s.streamer, 0, s.w.s, parts));
-            OK(memopt_fill(s.w.device, parts[0], value, PART, s.w.s));
-            if (value == 77)
-                OK(memopt_streamer_write(s.streamer, 0, s.w.s));
-            OK(memopt_streamer_end(s.streamer, 0, s.w.s));
+        add_layer(&s, 1, PART);
+        fill_layer(&s, 77, 1);
+        if (seed % 2 == 0) {
+            fill_layer(&s, 78, 0);
+        } else {
+            OK(memopt_streamer_begin(s.streamer, 1, s.w.t, parts));
+            OK(memopt_streamer_end(s.streamer, 1, s.w.t));
         }
-        OK(memopt_stream_sync(s.w.device, s.w.s));
+        OK(memopt_device_sync(s.w.device));
         OK(memopt_offloader_host(s.w.offloader, s.layers[0].parts[0].ticket, MEMOPT_HOST_READ,
                                  &host));
         assert_true(all_bytes(host, 77, PART));
+        OK(memopt_offloader_host_end(s.w.offloader, s.layers[0].parts[0].ticket));
         close_streaming(&s);
     }
 }

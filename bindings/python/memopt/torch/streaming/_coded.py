@@ -99,8 +99,8 @@ class CodedStore:
         codes = []
         for part in parts:
             code = Code(part, self.kind)
-            places = [self._arena.codes.reserve(nbytes) for nbytes in code.pieces]
-            memory = [self._arena.codes.host_memory(at, n) for (_, at), n in zip(places, code.pieces)]
+            places = [self._arena.reserve(nbytes) for nbytes in code.pieces]
+            memory = [self._arena.host_memory(at, n) for (_, at), n in zip(places, code.pieces)]
             part.stored = code, [ticket for ticket, _ in places], memory
             if part.parameter.is_meta:
                 for piece in memory:
@@ -130,46 +130,42 @@ class CodedStore:
         _, tickets, _ = part.stored
         try:
             for ticket in tickets:
-                self._arena.codes.writing(ticket, True)
+                self._arena.writing(ticket, True)
             self._put(part, value)
         finally:
             for ticket in tickets:
-                self._arena.codes.writing(ticket, False)
+                self._arena.writing(ticket, False)
         return False
 
 
-class Decoded:
-    """What Arena is for exact weights: an arena of codes, and one block for the layer that is decoded."""
+class Decoded(Arena):
+    """An arena of codes, and one block for the layer that is decoded. The budget is of both."""
 
     def __init__(self, device: torch.device, budget: int, block: int) -> None:
-        self.device, self.budget, self.block = device, budget, block
-        self.codes = Arena(device, budget - block)
+        self.block = block
+        super().__init__(device, budget)
         self._memory = torch.empty(block, dtype=torch.uint8, device=device)
-        self._layers: List[List[Code]] = []
-        self._lent: Optional[Lent] = None
-        self._dead: List[Lent] = []
-        self.offloader, self.add, self.evict, self.expect = (
-            self.codes.offloader, self.codes.add, self.codes.evict, self.codes.expect
-        )  # fmt: skip
+        self._codes: List[List[Code]] = []  # of each layer
+        self._decoded: Optional[Lent] = None
+        self._ended: List[Lent] = []
 
-    def resize(self, budget: int) -> None:
-        """Another budget, of which the block stays."""
-        self.codes.resize(max(budget - self.block, ARENA_UNIT))
+    def _open(self, budget: int) -> None:
+        super()._open(max(budget - self.block, ARENA_UNIT))
         self.budget = budget
 
     def learn(self, codes: List[Code]) -> None:
         """The next layer's codes."""
-        self._layers.append(codes)
+        self._codes.append(codes)
 
     def lend(self, layer: int, nbytes: int) -> Tuple[torch.Tensor, Lent]:
         """A layer's weights in the block, in the order of the current stream."""
-        if self._lent is not None:
+        if self._decoded is not None:
             raise errors.make(
                 Status.LIMIT_REACHED, "the block of %s for a decoded layer is in use" % format_size(self.block)
             )
-        flat, lent = self.codes.lend(layer, sum(code.nbytes for code in self._layers[layer]))
+        flat, lent = super().lend(layer, sum(code.nbytes for code in self._codes[layer]))
         start = 0
-        for code in self._layers[layer]:
+        for code in self._codes[layer]:
             pieces = []
             for size in code.pieces:
                 pieces.append(flat[start : start + size])
@@ -177,11 +173,11 @@ class Decoded:
             code.decode(pieces, code.part.of(self._memory))
         stream = lent.streams[0]
         del flat, pieces, lent
-        self.codes.take_back()
+        super().take_back()
         memory, owner = memory_at(self.device, self._memory.data_ptr(), nbytes, self)
-        self._lent = Lent(owner, self._dead.append)
-        self._lent.layer, self._lent.streams = layer, [stream]
-        return memory, self._lent
+        self._decoded = Lent(owner, self._ended.append)
+        self._decoded.layer, self._decoded.streams = layer, [stream]
+        return memory, self._decoded
 
     def follow(self, lent: Lent) -> None:
         """The lent layer is also used on the current stream: behind its decoding, and before the next one."""
@@ -193,38 +189,25 @@ class Decoded:
 
     def take_back(self) -> None:
         """Looks whether the block is free."""
-        while self._dead:
+        while self._ended:
             if self.device.type == "cuda":
-                for stream in self._dead[0].streams:
+                for stream in self._ended[0].streams:
                     torch.cuda.current_stream(self.device).wait_stream(_stream(stream, self.device))
-            self._lent = None
-            del self._dead[0]
-        self.codes.take_back()
+            self._decoded = None
+            del self._ended[0]
+        super().take_back()
 
     def held(self) -> Set[int]:
         """The layer whose weights somebody refers to."""
-        return set() if self._lent is None else {self._lent.layer}
+        return set() if self._decoded is None else {self._decoded.layer}
 
     def lends(self, address: int) -> bool:
         """Whether it is the block, or codes that are being decoded."""
-        return address == self._memory.data_ptr() or self.codes.lends(address)
-
-    def close(self) -> None:
-        """Ends it; the block when nobody refers to it."""
-        self.take_back()
-        self.codes.close()
-
-    def plan(self) -> Dict[str, int]:
-        """What a training step copies, in codes."""
-        return self.codes.plan()
-
-    def limit(self, work: List[float], link: float) -> float:
-        """The least seconds of a training step; decoding is no part of it."""
-        return self.codes.limit(work, link)
+        return address == self._memory.data_ptr() or super().lends(address)
 
     def stats(self) -> Dict[str, int]:
         """The streamer's, and the block."""
-        stats = self.codes.stats()
+        stats = super().stats()
         for key in ("resident_bytes", "resident_bytes_peak"):
             stats[key] += self.block
         return stats
