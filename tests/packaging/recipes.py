@@ -79,7 +79,8 @@ def check_conan_create():
     with tempfile.TemporaryDirectory() as home:
         output(conan, "profile", "detect", CONAN_HOME=home)
         folder = "tools.cmake.cmake_layout:test_folder=" + os.path.join(home, "program")
-        output(conan, "create", PACKAGING / "conan", "-c", folder, CONAN_HOME=home)
+        ninja = "tools.cmake.cmaketoolchain:generator=Ninja"  # ./setup installs no make
+        output(conan, "create", PACKAGING / "conan", "-c", folder, "-c", ninja, CONAN_HOME=home)
 
 
 def check_conda():
