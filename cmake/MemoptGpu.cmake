@@ -367,6 +367,7 @@ macro(memopt_cuda_images folder source)
   if(memopt_ptx_by_clang)
     add_custom_command(OUTPUT ${folder}/kernels.ptx
       COMMAND ${MEMOPT_CLANG} ${MEMOPT_CLANG_PTX_FLAGS} -S ${source} -o ${folder}/kernels.ptx
+      COMMAND ${CMAKE_COMMAND} -DPTX=${folder}/kernels.ptx -P ${PROJECT_SOURCE_DIR}/cmake/MemoptSortPtx.cmake
       DEPENDS ${source} COMMENT "GPU kernels: PTX" VERBATIM)
     list(APPEND files ${folder}/kernels.ptx)
     list(APPEND cuda ptx75=${folder}/kernels.ptx)

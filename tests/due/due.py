@@ -24,6 +24,7 @@ STAGES = {
         "kernels",
         "cmake/MemoptGpu.cmake",  # the images' flags
         "cmake/MemoptFlatten.cmake",
+        "cmake/MemoptSortPtx.cmake",
         "cmake/make_tables.c",
         "lib/device/gpu",
         "tests/conformance",
